@@ -87,7 +87,7 @@ def log_note(event: BuildEvent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A finished build.
+    """A finished build; `pyc trust revoke` takes its `digest`, not the `sha256` of its file.
 
     `scheme_bytes` gives the stored bytes of weights by scheme; `codecs` what compression gained; `cache_hits`
     and `cache_misses` count weights and programs. `quality` is what the recipe's gate measured, None without one;
@@ -96,6 +96,7 @@ class BuildResult:
 
     path: Path
     sha256: str
+    digest: str
     size_bytes: int
     elapsed_s: float
     peak_rss_bytes: int
@@ -278,6 +279,7 @@ def result_of(
     return BuildResult(
         path=summary.path,
         sha256=summary.sha256,
+        digest=summary.digest,
         size_bytes=summary.size_bytes,
         elapsed_s=elapsed_s,
         peak_rss_bytes=peak_rss_bytes(),

@@ -48,6 +48,7 @@ from pyc.runtime.artifact.format import (
 )
 from pyc.runtime.artifact.header_text import decode_header, encode_header
 from pyc.runtime.artifact.trust.keys import SigningKey
+from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.artifact.validate import check_header, check_plain, tensor_bytes
 from pyc.runtime.errors import ArtifactError
 
@@ -74,10 +75,12 @@ class CodecUse:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSummary:
-    """A finished artifact: its file, the SHA-256 of the whole file in hex, and what compression gained."""
+    """A finished artifact: its file, the SHA-256 of the whole file in hex, the digest of its header by which it can be
+    revoked, and what compression gained."""
 
     path: Path
     sha256: str
+    digest: str
     size_bytes: int
     fingerprint: str | None
     codecs: tuple[CodecUse, ...]
@@ -169,7 +172,7 @@ class ArtifactWriter:
             requires=requires,
         )
         with self._file as file:
-            front = _front(header, signing_key)
+            front, digest = _front(header, signing_key)
             if header.chunks:
                 front += bytes(-len(front) % ALIGNMENT)
             file.insert_front(front)
@@ -181,7 +184,7 @@ class ArtifactWriter:
             file.publish()
         fingerprint = signing_key.public.fingerprint if signing_key else None
         use = _codec_use(header.chunks)
-        return ArtifactSummary(file.path, sha256, file.size_bytes, fingerprint, use)
+        return ArtifactSummary(file.path, sha256, digest, file.size_bytes, fingerprint, use)
 
     def abort(self) -> None:
         """Drop everything. Safe to call again, and after `finish`."""
@@ -238,14 +241,14 @@ class ArtifactWriter:
         return "none", raw
 
 
-def _front(header: Header, signing_key: SigningKey | None) -> bytes:
-    """Prelude, signature record and header, checked as a reader would."""
+def _front(header: Header, signing_key: SigningKey | None) -> tuple[bytes, str]:
+    """Prelude, signature record and header, checked as a reader would, and the artifact's digest."""
     encoded = encode_header(header)
     prelude = Prelude(required_bits(header), len(encoded), hashlib.sha256(encoded).digest())
     check_header(decode_header(encoded, prelude), prelude, file_size(header, len(encoded)))
     packed = prelude.pack()
     record = signing_key.sign(packed).pack() if signing_key else UNSIGNED
-    return packed + record + encoded
+    return packed + record + encoded, artifact_digest(prelude.header_sha256)
 
 
 def _rechunk(pieces: Iterable[Bytes], chunk_bytes: int) -> Iterator[memoryview]:

@@ -55,6 +55,7 @@ def _model(facts: Facts) -> dict[str, object]:
             }
         },
         "properties": [
+            {"name": "pyc:digest", "value": facts.digest},
             {"name": "pyc:header-sha256", "value": facts.header_sha256},
             {"name": "pyc:recipe", "value": facts.header.provenance.recipe},
             {"name": "pyc:context", "value": str(model.context)},

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyc.models.licence_files import is_licence
 from pyc.runtime.artifact.format import Header
 from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.artifact.whole_file import whole_file
 
 HOMEPAGE = "https://pypi.org/project/pyc-compiler/"
@@ -33,6 +34,11 @@ class Facts:
     def id(self) -> uuid.UUID:
         """A name for the content: equal artifacts have equal ones."""
         return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:sha256:{self.header_sha256}")
+
+    @property
+    def digest(self) -> str:
+        """What `pyc trust revoke` takes; the SHA-256 of the file revokes nothing."""
+        return artifact_digest(bytes.fromhex(self.header_sha256))
 
     @property
     def task(self) -> str:

@@ -21,7 +21,13 @@ def provenance(facts: Facts) -> dict[str, object]:
     origin = facts.header.provenance
     return {
         "_type": STATEMENT,
-        "subject": [{"name": facts.name, "digest": {"sha256": facts.file_sha256}}],
+        "subject": [
+            {
+                "name": facts.name,
+                "digest": {"sha256": facts.file_sha256},
+                "annotations": {"pyc:digest": facts.digest},
+            }
+        ],
         "predicateType": PREDICATE,
         "predicate": {
             "buildDefinition": {

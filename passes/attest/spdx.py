@@ -20,6 +20,7 @@ def spdx(facts: Facts) -> dict[str, object]:
     """Return the document, as JSON takes it. Raises ArtifactError for a $SOURCE_DATE_EPOCH that is no time."""
     model = _package("SPDXRef-Model", facts.name, facts.header_sha256[:16], "SHA256", facts.file_sha256)
     model["primaryPackagePurpose"] = "FILE"
+    model["comment"] = f"Digest, by which it can be revoked: {facts.digest}"
     if facts.licences:
         model["licenseComments"] = f"The model carries {', '.join(facts.licences)}."
     sources = [

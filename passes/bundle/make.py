@@ -25,6 +25,7 @@ from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import Signer, require_trusted
 from pyc.runtime.artifact.trust.policy import parse_policy
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
+from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.output_file import OutputFile
 from pyc.templates.rendering import render
@@ -125,7 +126,7 @@ def _files(
         "architecture": model.architecture,
         "command": "run" if model.kind == "decoder" else "embed",
         "probe": "-p x --max-tokens 1" if model.kind == "decoder" else "x",
-        "digest": opened.prelude.header_sha256.hex(),
+        "digest": artifact_digest(opened.prelude.header_sha256),
         "size_mb": f"{opened.size_bytes / 1e6:,.1f}",
         "keys": [json.dumps(signer.key.text(), ensure_ascii=False) for signer in signers],
         "threshold": len(signers),

@@ -141,6 +141,7 @@ def as_document(result: "BuildResult") -> dict[str, object]:
     return {
         "path": str(result.path),
         "sha256": result.sha256,
+        "digest": result.digest,
         "size_bytes": result.size_bytes,
         "elapsed_s": round(result.elapsed_s, 3),
         "peak_rss_bytes": result.peak_rss_bytes,
@@ -187,6 +188,7 @@ def describe(result: "BuildResult") -> list[str]:
     return [
         f"{result.path}: {human_bytes(result.size_bytes)} in {human_duration(result.elapsed_s)}",
         f"sha256      {result.sha256}",
+        f"digest      {result.digest}",
         f"key         {result.fingerprint or 'unsigned'}",
         f"weights     {weights}",
         f"chunks      {codecs}",

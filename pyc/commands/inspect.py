@@ -25,7 +25,8 @@ def command(artifact: "Place", as_json: bool, with_all: bool, with_tensors: bool
     """Show what ARTIFACT, a file or a URL, holds, and whether it runs here. Of a URL the header alone is fetched.
 
     Checks the header and the signature, not the contents: `pyc verify` does that. --json prints the header
-    (docs/artifact-format.md) as this version has it, with "path", "size_bytes", "format_version" and "signature".
+    (docs/artifact-format.md) as this version has it, with "path", "digest", which `pyc trust revoke` takes,
+    "size_bytes", "format_version" and "signature".
     """
     keep_blas_small()
     from pyc.commands.inspect_text import listing, summary, tensor_lines
@@ -45,12 +46,13 @@ def command(artifact: "Place", as_json: bool, with_all: bool, with_tensors: bool
 
 
 def as_document(opened: "Artifact") -> dict[str, object]:
-    """The JSON document: path, size_bytes, format_version, signature (or null) and the header, without what only newer
-    readers know."""
+    """The JSON document: path, digest, size_bytes, format_version, signature (or null) and the header, without what
+    only newer readers know."""
     import msgspec
 
     from pyc.runtime.artifact.trust.key_store import is_trusted
     from pyc.runtime.artifact.trust.keys import PublicKey
+    from pyc.runtime.artifact.trust.subjects import artifact_digest
 
     signature: dict[str, object] | None = None
     if opened.signature is not None:
@@ -58,6 +60,7 @@ def as_document(opened: "Artifact") -> dict[str, object]:
         signature = {"fingerprint": key.fingerprint, "public_key": key.text(), "trusted": is_trusted(key.raw)}
     return {
         "path": str(opened.path),
+        "digest": artifact_digest(opened.prelude.header_sha256),
         "size_bytes": opened.size_bytes,
         "format_version": ".".join(map(str, opened.version)),
         "signature": signature,

@@ -54,9 +54,10 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
 
 
 def _name_of(place: "Remote") -> Path:
+    from pyc.runtime.artifact.trust.names import names_of
     from pyc.runtime.sources.places import REGISTRY, STANDARD_INPUT, scheme_of
     from pyc.runtime.sources.registry import file_name
 
     if scheme_of(place.address) == REGISTRY:
         return Path(file_name(place.address))
-    return Path(place.name if place.name and place.address != STANDARD_INPUT else _NAME)
+    return Path(_NAME if place.address == STANDARD_INPUT else names_of(place)[0] or _NAME)

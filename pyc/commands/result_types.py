@@ -13,6 +13,8 @@ from pyc.runtime.artifact.format import Header
 from pyc.runtime.measure.quality_report import Limit
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[str, Meta(pattern="^header:[0-9a-f]{64}$")]
+"""What `pyc trust revoke` takes: the SHA-256 of an artifact's header."""
 Fingerprint = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 Range = tuple[float, float]
 """The least and the most."""
@@ -82,11 +84,12 @@ class Mixture(Struct, frozen=True, kw_only=True):
 
 
 class Build(Struct, frozen=True, kw_only=True):
-    """A finished build: the artifact and its SHA-256, bytes of weights by scheme, the fingerprint of the key, and what
-    the recipe's gate measured (null without one)."""
+    """A finished build: the artifact and its file's SHA-256, the digest by which it can be revoked, bytes of weights by
+    scheme, the fingerprint of the key, and what the recipe's gate measured (null without one)."""
 
     path: str
     sha256: Sha256
+    digest: Digest
     size_bytes: int
     elapsed_s: float
     peak_rss_bytes: int
@@ -119,9 +122,10 @@ class Signed(Struct, frozen=True, kw_only=True):
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """An artifact's header: docs/artifact-format.md."""
+    """An artifact's header (docs/artifact-format.md), and its digest, by which it can be revoked."""
 
     path: str
+    digest: Digest
     size_bytes: int
     format_version: str
     signature: Signed | None

@@ -45,14 +45,14 @@ def list_keys(as_json: bool) -> None:
             }
             for key in keys
         ]
-        rows += [{"revoked": each.subject, "trusted": False, "refusal": f"was revoked {each}"} for each in others]
+        rows += [{"revoked": each.shown, "trusted": False, "refusal": f"was revoked {each}"} for each in others]
         click.echo(json.dumps(rows))
     else:
         for key in keys:
             refusal = states[key.fingerprint]
             click.echo(f"{key.fingerprint}  {key.text()}{f'  ({refusal})' if refusal else ''}")
         for each in others:
-            click.echo(f"{each.subject}  (was revoked {each})")
+            click.echo(f"{each.shown}  (was revoked {each})")
     if problems:
         raise ArtifactError("; ".join(problems))
 
@@ -99,24 +99,29 @@ def remove_key(fingerprint: str) -> None:
 @click.argument("subject")
 @click.option("--reason", default="", help="Why, for those who meet it.")
 def revoke_subject(subject: str, reason: str) -> None:
-    """Never again run what SUBJECT names: a key's fingerprint, an artifact's digest, or an artifact's file.
+    """Never again run what SUBJECT names: a key's fingerprint, an artifact's digest, or an artifact, a
+    file or a URL.
 
     A revoked key cannot be trusted again by mistake, and its artifacts do not run, whoever else trusts it. The digest
-    of an artifact is in `pyc verify --json`; another machine learns of both by `pyc trust announce`.
+    of an artifact, header: and 64 hex digits, is in `pyc verify --json`; that of sha256sum is another, and is refused.
+    Another machine learns of what is revoked by `pyc trust announce`.
     """
     from pyc.runtime.artifact.trust.revocations import revoke
 
     found = revoke(_subject(subject), reason)
-    click.echo(f"{found.subject} is revoked {found}")
+    click.echo(f"{found.shown} is revoked {found}")
 
 
 @command.command("restore", short_help="Undo a revocation here.")
 @click.argument("subject")
 def restore_subject(subject: str) -> None:
-    """Undo the revocation of SUBJECT, a fingerprint, a digest or an artifact's file, here."""
+    """Undo the revocation of SUBJECT, a fingerprint, a digest or an artifact, here."""
     from pyc.runtime.artifact.trust.revocations import restore
+    from pyc.runtime.artifact.trust.subjects import is_bare_digest
 
-    click.echo(f"{restore(_subject(subject)).subject} is revoked no more")
+    if not is_bare_digest(subject) or os.path.isfile(subject):  # such as were revoked by what a file has stand so here
+        subject = _subject(subject)
+    click.echo(f"{restore(subject).shown} is revoked no more")
 
 
 @command.command("announce", short_help="Write a signed text about keys for other machines.")
@@ -152,6 +157,7 @@ def announce(
     from pyc.commands.signing_key import require_one_key
     from pyc.runtime.artifact.trust.key_sources import choose_key
     from pyc.runtime.artifact.trust.keys import public_key_of
+    from pyc.runtime.artifact.trust.subjects import require_fingerprint
     from pyc.runtime.artifact.trust.updates import Update, write_update
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.home import write_whole
@@ -164,7 +170,7 @@ def announce(
     days = []
     for entry in expired:
         fingerprint, _, day = entry.partition("=")
-        subject = _subject(fingerprint)
+        subject = require_fingerprint(fingerprint)
         try:
             last_day = DAY.convert(day, None, None)
         except click.BadParameter as error:
@@ -203,11 +209,12 @@ def apply(file: Path) -> None:
 
 
 def _subject(text: str) -> str:
-    """The fingerprint or digest that a word of the user stands for, which may be an artifact's file."""
+    """The fingerprint or digest, without prefix, that a word of the user stands for, which may be an artifact."""
     from pyc.runtime.artifact.reader import open_artifact
-    from pyc.runtime.artifact.trust.revocations import require_subject
+    from pyc.runtime.artifact.trust.subjects import named_subject
+    from pyc.runtime.sources.places import scheme_of
 
-    if not os.path.isfile(text):  # also where it is no name that a file can have
-        return require_subject(text)
+    if not scheme_of(text) and not os.path.isfile(text):  # also where it is no name that a file can have
+        return named_subject(text)
     with open_artifact(text) as artifact:
         return artifact.prelude.header_sha256.hex()

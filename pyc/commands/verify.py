@@ -31,7 +31,8 @@ class Verdict:
     "undecided": the policy, the key store or the .sig is at fault. `code` is the exit code; `signer` the fingerprint of
     who signed first, `signatures` all that were looked at, `trusted` None where trust was not asked for or not reached.
     `rule` is the pattern of the rule that held, by `policy`, a file; None: one trusted key was asked for. `digest` is
-    what `pyc trust revoke` takes. `size_bytes` is None where not all bytes were found to be intact."""
+    what `pyc trust revoke` takes: "header:" and the SHA-256 of the header, not of the file. `size_bytes` is None
+    where not all bytes were found to be intact."""
 
     path: str
     verdict: str
@@ -92,6 +93,7 @@ def _verify(
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.decision import decide
     from pyc.runtime.artifact.trust.keys import PublicKey
+    from pyc.runtime.artifact.trust.subjects import artifact_digest
     from pyc.runtime.errors import PycError, TrustError
 
     with open_artifact(artifact, mode="pread") as opened:  # a mapped file that is cut meanwhile would end the process
@@ -127,7 +129,7 @@ def _verify(
             verdict,
             size_bytes=opened.size_bytes,
             chunks=len(opened.header.chunks),
-            digest=opened.prelude.header_sha256.hex(),
+            digest=artifact_digest(opened.prelude.header_sha256),
             signer=signer.fingerprint if signer else None,
             comment=(signer.comment or None) if signer else None,
         )

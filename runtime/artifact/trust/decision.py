@@ -11,6 +11,7 @@ from typing import Protocol
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, signed_message
 from pyc.runtime.artifact.trust.key_store import stored_key, why_not
 from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
+from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signatures
@@ -79,7 +80,11 @@ def decide(
     with deciding():
         where = str(artifact.path)
         policy = machine_policy(home) if policy is None else policy
-        fitting = policy.rule_for(artifact.path.name)
+        names = names_of(artifact.path)
+        try:
+            fitting = policy.rule_for(names)
+        except ArtifactError as error:
+            raise TrustError(f"{where}: {error}") from error
         rule = fitting or Rule()
         signers: list[Signer] = []
         refusal = _revoked(artifact, policy, home)

@@ -20,12 +20,15 @@ from pyc.runtime.artifact.trust.external_signer import VARIABLE as SIGNER_VARIAB
 from pyc.runtime.artifact.trust.external_signer import external_key
 from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, why_not
 from pyc.runtime.artifact.trust.keys import (
+    BYTE_ORDER_MARK,
+    KEY_TYPE,
     PublicKey,
     SigningKey,
     new_key_text,
     parse_signing_key,
     read_public_key,
     read_signing_key,
+    read_small_text,
 )
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
@@ -92,12 +95,15 @@ def _chosen(name: str, file: str | os.PathLike[str] | None, *, create: bool, hom
 
 def _why_not(chosen: ChosenKey, home: Path | None) -> str | None:
     """Why what a key signs counts for nobody, as far as that is known here: a store that cannot be read stops no job
-    that brings its own key."""
+    that brings its own key. Raises ArtifactError for a public half of pyc's beside its file that cannot be read."""
     public = chosen.key.public
     known: list[PublicKey | None] = [public]
-    with suppress(ArtifactError):
-        if chosen.file is not None:
-            known.append(read_public_key(chosen.file.with_suffix(".pub")))
+    if chosen.file is not None:
+        beside, text = chosen.file.with_suffix(".pub"), ""
+        with suppress(ArtifactError):  # there need be none, and it may be of another tool
+            text = read_small_text(beside)
+        if text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(KEY_TYPE):
+            known.append(read_public_key(beside))
     days = [key.expires for key in known if key is not None and key.raw == public.raw and key.expires is not None]
     public = replace(public, expires=min(days, default=None))
     try:

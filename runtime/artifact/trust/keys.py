@@ -23,6 +23,8 @@ from pyc.runtime.host.home import open_regular
 
 KEY_TYPE = "pyc-ed25519"
 EXPIRES = "expires="
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors begin a text with."""
 PUBLIC_KEY_BYTES = 32
 MAX_KEY_FILE_BYTES = 4096
 PEM_BEGIN, PEM_END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
@@ -32,6 +34,13 @@ PKCS8_ED25519 = bytes.fromhex("302e020100300506032b657004220420")
 
 _private = re.compile(r"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _date = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_any_date = r"(?:[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}|[0-9]{8})"
+_other_expiry = re.compile(
+    r"(?<![a-z])(?:(?:expir[a-z]*|until|not[ _-]?after)\s*[=:].*"
+    rf"|(?:exp(?:ir[a-z]*)?|until|not[ _-]?after|last[ _-]?day)\s*[=:]?\s*(?:on\s+)?{_any_date})",
+    re.IGNORECASE,
+)
+"""What somebody meant as a last day, in a comment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,9 @@ def parse_date(text: str, what: str) -> date:
 
 
 def parse_public_key(text: str) -> PublicKey:
-    """Read the one-line form. Raises ArtifactError."""
+    """Read the one-line form. Raises ArtifactError, also for a last day that stands elsewhere or is written otherwise:
+    it would be a part of the comment, and the key would count for ever."""
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if is_private_key(text):
         raise ArtifactError(
             "a private key, which signs and stays secret; give its public half, which `pyc keygen --public --key FILE` "
@@ -110,7 +121,22 @@ def parse_public_key(text: str) -> PublicKey:
     if comment.startswith(EXPIRES):
         day, _, comment = comment.removeprefix(EXPIRES).partition(" ")
         expires = parse_date(day, "not a public key: the day on which it expires")
+    if found := _other_expiry.search(_plain(comment)):
+        raise ArtifactError(
+            f"a public key whose comment says {found[0][:40].rstrip()!a}, which is not taken for its last day; write "
+            f"it once, right behind the key: '{KEY_TYPE} <base64> {EXPIRES}YYYY-MM-DD <comment>', or reword the comment"
+        )
     return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()), expires)
+
+
+def _plain(text: str) -> str:
+    """A text as it is read: in a line, without what cannot be seen, with wide letters and signs as plain ones."""
+    words = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+    if words.isascii():
+        return words
+    from unicodedata import normalize  # a library that a process need not load for most keys
+
+    return normalize("NFKC", words)
 
 
 def is_private_key(text: str) -> bool:

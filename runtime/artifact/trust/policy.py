@@ -1,35 +1,47 @@
 """A policy: whose signatures, and how many, an artifact of a name needs. A TOML file:
 
     keys = ["pyc-ed25519 ... release", "pyc-ed25519 ... expires=2027-06-30 qa"]   # in place of this machine's
-    revoked = ["9f86d081884c7d65"]                                                 # besides this machine's
+    revoked = ["9f86d081884c7d65", "header:<64 hex digits>"]                       # besides this machine's
 
     [[rule]]                      # the first whose `artifacts` fits counts
     artifacts = "prod-*.pyca"     # of the artifact's name: *, ? and [...]
     signers = ["3f0c...", ...]    # fingerprints; any trusted key where it is left out
     threshold = 2                 # so many of them, 1 where it is left out
 
-The name is the last part of the path or URL that was asked for: `prod-7.pyca`, `coder:7` of oci://host/team/coder:7,
-`standard input` of -. All of it is optional. An artifact that no rule fits needs one signature by a trusted key.
-`<home>/policy.toml` holds for every command, unless $PYC_TRUST_POLICY or --trust names another.
+The name is the last part of the path or URL that was asked for, however that is written (`names_of`): `prod-7.pyca`,
+`coder:7` of oci://host/team/coder:7, `standard input` of -. All of it is optional. An artifact that no rule fits needs
+one signature by a trusted key. `<home>/policy.toml` holds for every command, unless $PYC_TRUST_POLICY or --trust names
+another.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase, translate
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, is_private_key, parse_public_key, read_small_text
-from pyc.runtime.artifact.trust.revocations import require_subject
+from pyc.runtime.artifact.trust.keys import (
+    BYTE_ORDER_MARK,
+    KEY_TYPE,
+    PublicKey,
+    is_private_key,
+    parse_public_key,
+    read_small_text,
+)
+from pyc.runtime.artifact.trust.subjects import PREFIX, is_bare_digest, listed_subject
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
 from pyc.runtime.host.private_files import require_private, require_unwritable
 from pyc.runtime.host.recursion import refuse_deep_caller
+
+logger = logging.getLogger(__name__)
 
 VARIABLE = "PYC_TRUST_POLICY"
 MAX_FILE_BYTES = 64 << 10
@@ -42,6 +54,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     artifacts: Annotated[str, Meta(min_length=1, max_length=512)] = "*"
     signers: tuple[Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")], ...] | None = None
     threshold: Annotated[int, Meta(ge=1, le=MAX_THRESHOLD)] = 1
+
+    def fits(self, name: str) -> bool:
+        """Whether the rule is about artifacts of this name."""
+        return fnmatchcase(name, self.artifacts)
 
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,9 +74,16 @@ class Policy(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     origin: str = ""
 
-    def rule_for(self, name: str) -> Rule | None:
-        """The first rule whose pattern fits the name of the artifact; None where none does: `Rule()` is meant."""
-        return next((rule for rule in self.rules if fnmatchcase(name, rule.artifacts)), None)
+    def rule_for(self, names: tuple[str, ...]) -> Rule | None:
+        """The first rule whose pattern fits one of the artifact's names (`names_of`); None where none does: `Rule()` is
+        meant. Raises ArtifactError where it fits a spelling, and not the name of what is read."""
+        rule = next((rule for rule in self.rules if any(map(rule.fits, names))), None)
+        if rule is not None and not rule.fits(names[0]):
+            raise ArtifactError(
+                f"what is read is called {names[0]!a}, and the rule for {rule.artifacts!a} of {self.origin} fits "
+                f"{names[-1]!a} alone, so which rule holds is not known; ask for {names[0]!a}, or have the rule fit it"
+            )
+        return rule
 
 
 DEFAULT = Policy()
@@ -118,7 +141,7 @@ def _trust_of(text: str) -> Policy:
         return policy_of_key(parse_public_key(text))
     if not os.path.lexists(text):
         raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
-    content = read_small_text(Path(text), MAX_FILE_BYTES)
+    content = read_small_text(Path(text), MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK)
     if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
     require_unwritable(Path(text), "change what is trusted")
@@ -137,14 +160,14 @@ def parse_policy(text: str, where: str) -> Policy:
     import tomllib
 
     try:
-        document = convert(tomllib.loads(text), _Document)
+        document = convert(tomllib.loads(text.removeprefix(BYTE_ORDER_MARK)), _Document)
     except (ValueError, ValidationError, RecursionError) as error:  # a number of thousands of digits, too
         refuse_deep_caller(error)
         reason = str(error).partition("; use sys.")[0]  # what a programmer would do
         raise ArtifactError(f"{where}: not a trust policy: {reason}; docs/keys.md has an example") from error
     if document == _Document():  # as a write that was cut short leaves it; the default would take its place
         raise ArtifactError(f"{where}: a trust policy that says nothing; give it a rule or keys: docs/keys.md")
-    keys = None if document.keys is None else tuple(_key(line, where) for line in document.keys)
+    keys = None if document.keys is None else _keys(document.keys, where)
     for rule in document.rule:
         if problem := _pattern_problem(rule.artifacts):
             raise ArtifactError(f"{where}: the rule for {rule.artifacts!a} fits no name: {problem}")
@@ -155,10 +178,24 @@ def parse_policy(text: str, where: str) -> Policy:
                 f"{len(set(possible))} keys, so no artifact could pass"
             )
     try:
-        revoked = frozenset(require_subject(subject) for subject in document.revoked)
+        revoked = frozenset(listed_subject(subject) for subject in document.revoked)
     except ArtifactError as error:
         raise ArtifactError(f"{where}: revoked: {error}") from error
+    for subject in filter(is_bare_digest, document.revoked):
+        _warn_of_bare_digest(where, subject)
     return Policy(keys, revoked, document.rule, where)
+
+
+@cache
+def _warn_of_bare_digest(where: str, digest: str) -> None:
+    """Say, once, that a digest may be of a file: then it revokes nothing, and there is no telling here."""
+    logger.warning(
+        "%s: revoked: %s is taken as the SHA-256 of an artifact's header; that of its file would revoke nothing; write "
+        "the digest that `pyc verify --json` prints, with %s before it",
+        where,
+        digest,
+        PREFIX,
+    )
 
 
 def _pattern_problem(pattern: str) -> str | None:
@@ -177,6 +214,15 @@ def _pattern_problem(pattern: str) -> str | None:
             return f"{pattern[start : end + 1]!a} is a range from a letter to an earlier one"
         start = pattern.find("[", end + 1)
     return None
+
+
+def _keys(lines: tuple[str, ...], where: str) -> tuple[PublicKey, ...]:
+    """The keys of these lines, each once: of two last days of a key the earlier stands."""
+    found: dict[bytes, PublicKey] = {}
+    for line in lines:
+        key = _key(line, where)
+        found[key.raw] = found.setdefault(key.raw, key).until(key.expires)
+    return tuple(found.values())
 
 
 def _key(line: str, where: str) -> PublicKey:

@@ -1,7 +1,7 @@
 """What counts no more, whoever trusts it: keys that leaked, artifacts that should not have been released.
 
     <home>/revoked/<fingerprint>    of a key: 16 hex digits
-    <home>/revoked/<digest>         of an artifact: the SHA-256 of its header, 64 hex digits, which covers every byte
+    <home>/revoked/<digest>         of an artifact: the SHA-256 of its header, 64 hex digits without a prefix
 
 Each file is a line: the day of the revocation, and the reason. That it is there is enough: one that is empty or cannot
 be read revokes, too.
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.runtime.artifact.trust.keys import read_small_text, today_utc
+from pyc.runtime.artifact.trust.subjects import listed_subject, shown_subject
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
 from pyc.runtime.host.private_files import require_private, require_private_folder
@@ -28,24 +29,21 @@ _subject = re.compile(r"[0-9a-f]{16}|[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """`subject` is a key's fingerprint or an artifact's digest; `day` is empty where the file does not say."""
+    """`subject` is a key's fingerprint or an artifact's digest without prefix; `day` is empty where the file does not
+    say."""
 
     subject: str
     day: str = ""
     reason: str = ""
 
+    @property
+    def shown(self) -> str:
+        """The subject as `pyc trust restore` takes it."""
+        return shown_subject(self.subject)
+
     def __str__(self) -> str:
         """As the end of a sentence: "on 2026-01-31: it leaked"."""
         return (f"on {self.day}" if self.day else "here") + (f": {self.reason}" if self.reason else "")
-
-
-def require_subject(text: str) -> str:
-    """Return the fingerprint or digest. Raises ArtifactError for anything else."""
-    if not _subject.fullmatch(text):
-        raise ArtifactError(
-            f"{text[:80]!a}: expected a key's fingerprint (16 hex digits), an artifact's digest (64) or an artifact"
-        )
-    return text
 
 
 def clean_reason(text: str) -> str:
@@ -67,7 +65,7 @@ def find_revocation(subject: str, home: Path | None = None) -> Revocation | None
 
 def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocation:
     """Revoke a key or an artifact; the first revocation stands. Raises ArtifactError."""
-    path = _folder(home) / require_subject(subject)
+    path = _folder(home) / listed_subject(subject)
     reason = clean_reason(reason)
     require_folder(home)
     try:
@@ -81,9 +79,9 @@ def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocati
 
 def restore(subject: str, home: Path | None = None) -> Revocation:
     """Undo a revocation, and return it. Raises ArtifactError where there is none."""
-    path = _folder(home) / require_subject(subject)
+    path = _folder(home) / listed_subject(subject)
     if not _is_there(path):
-        raise ArtifactError(f"{subject} was not revoked here; see `pyc trust list`")
+        raise ArtifactError(f"{shown_subject(subject)} was not revoked here; see `pyc trust list`")
     found = _read(path)
     try:
         path.unlink()

@@ -8,6 +8,7 @@
     revoke <fingerprint or digest> <reason>
     signature <base64 of the public key> <base64 of the signature>
 
+A digest is that of an artifact's header, without a prefix, which earlier versions do not read (`subjects`).
 The signature is over `pyc trust update v1`, a NUL and all bytes before its line. One applies where its key is trusted:
 who may run code on a machine may also say which other keys may, and stop them.
 """
@@ -39,7 +40,8 @@ from pyc.runtime.artifact.trust.keys import (
 )
 from pyc.runtime.artifact.trust.last_days import last_day, set_last_day
 from pyc.runtime.artifact.trust.policy import machine_policy
-from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, require_subject, restore, revoke
+from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, restore, revoke
+from pyc.runtime.artifact.trust.subjects import listed_subject, require_fingerprint, shown_subject
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
 
 FIRST_LINE = "pyc-trust-update 1"
@@ -67,8 +69,8 @@ def write_update(update: Update, key: SigningKey) -> str:
     until = update.until or issued + timedelta(VALID_DAYS)
     lines = [FIRST_LINE, f"issued {issued}", f"until {until}"]
     lines += [f"trust {each.text()}" for each in update.trust]
-    lines += [f"expire {require_subject(subject)} {day}" for subject, day in update.expire]
-    lines += [f"revoke {require_subject(subject)} {clean_reason(why)}".rstrip() for subject, why in update.revoke]
+    lines += [f"expire {require_fingerprint(subject)} {day}" for subject, day in update.expire]
+    lines += [f"revoke {listed_subject(subject)} {clean_reason(why)}".rstrip() for subject, why in update.revoke]
     body = "".join(f"{line}\n" for line in lines)
     record = SignatureRecord(key.public.raw, key.sign_message(_DOMAIN + body.encode()))
     text = f"{body}{_signature_line(record)}\n"
@@ -153,7 +155,7 @@ class _Changes:
         if find_revocation(subject, self._home) is None:
             revoke(subject, reason, self._home)
             self._undo.append(lambda: restore(subject, self._home))
-            self.done.append(f"revoked {subject}")
+            self.done.append(f"revoked {shown_subject(subject)}")
 
     def expire(self, fingerprint: str, day: date) -> None:
         """Set a last day, also of a key that is not known yet; the earliest that was ever set stands."""
@@ -222,9 +224,9 @@ def _with(update: Update, word: str, rest: str) -> Update:
     if word == "trust":
         return replace(update, trust=(*update.trust, parse_public_key(rest)))
     subject, _, detail = rest.partition(" ")
-    require_subject(subject)
     if word == "expire":
-        return replace(update, expire=(*update.expire, (subject, parse_date(detail, "expire"))))
+        day = parse_date(detail, "expire")
+        return replace(update, expire=(*update.expire, (require_fingerprint(subject), day)))
     if word == "revoke":
-        return replace(update, revoke=(*update.revoke, (subject, clean_reason(detail))))
+        return replace(update, revoke=(*update.revoke, (listed_subject(subject), clean_reason(detail))))
     raise ArtifactError(f"{word[:40]!a}: expected trust, expire or revoke; a newer pyc may know it")

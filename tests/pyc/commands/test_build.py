@@ -45,6 +45,7 @@ def test_json(recipe, tmp_path, capsys):
     assert document["sha256"] == hashlib.sha256(data).hexdigest()
     with open_artifact(path) as artifact:
         header = artifact.header
+        assert document["digest"] == f"header:{artifact.prelude.header_sha256.hex()}"
     assert document["tensors"] == len(header.tensors)
     assert sum(use["stored_bytes"] for use in document["codecs"]) == sum(
         c.stored_bytes for c in header.chunks
@@ -84,7 +85,7 @@ def test_text_and_plain_progress(recipe, tiny_checkpoint, tmp_path, capsys):
     assert main(["build", str(recipe), "-o", str(output), "--set", f"model={other}"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith(f"{output}: ")
-    for words in ("sha256 ", "weights ", "int8", "from the cache"):
+    for words in ("sha256 ", "digest      header:", "weights ", "int8", "from the cache"):
         assert words in printed.out
     assert [line for line in printed.err.splitlines() if "signing key" not in line][:4] == [
         "pyc: reading headers",

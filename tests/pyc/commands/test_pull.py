@@ -59,6 +59,14 @@ def test_a_file_as_it_was_served(server, folder, pyc):
     assert (folder / "m.pyca").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def test_a_file_is_called_as_a_policy_calls_it(server, folder, pyc):
+    """Under another name it would pass by the rule that held for the URL."""
+    server.files["/prod%2D7.pyca"] = server.files["/a%2F..%2F%2e%2e/m.pyca/"] = server.files["/m.pyca"]
+    assert pyc("pull", f"{server.url}/prod%2D7.pyca", "--allow-unsigned")[0] == 0
+    assert pyc("pull", f"{server.url}/a%2F..%2F%2e%2e/m.pyca/", "--allow-unsigned")[0] == 0
+    assert left_in(folder) == ["m.pyca", "prod-7.pyca"]
+
+
 def test_signatures_come_first(server, folder, pyc, tmp_path, monkeypatch):
     code, out, err = pyc("pull", f"{server.url}/m.pyca")
     assert (code, out) == (11, "") and "not signed" in err

@@ -11,13 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from pyc.runtime.artifact.format import Prelude
+from pyc.runtime.artifact.trust import decision
 from pyc.runtime.artifact.trust.decision import decide, require_trusted
 from pyc.runtime.artifact.trust.key_store import add_trusted, is_trusted, remove_trusted
 from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import machine_policy, parse_policy, trust_of
 from pyc.runtime.artifact.trust.revocations import list_revoked, restore, revoke
 from pyc.runtime.artifact.trust.signature_file import add_signature, read_signatures, signature_file
-from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
+from pyc.runtime.errors import ArtifactError, TrustError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.sources.places import Remote
 
 PRELUDE = Prelude(0, 10, bytes(range(32)))
@@ -253,12 +255,72 @@ def test_a_policy_that_is_wrong_lets_nothing_run(text: str, message: str) -> Non
         (Remote("oci://host/team/coder:7"), "coder:7"),
         (Remote(f"oci://host/team/coder@sha256:{DIGEST}"), f"coder@sha256:{DIGEST}"),
         (Remote("-"), "standard input"),
+        (Remote("oci://host/team/coder"), "coder:latest"),
+        (Remote("OCI://HOST:5000/coder"), "coder:latest"),
+        (Remote(f"oci://host/team/coder:7@sha256:{DIGEST}"), f"coder@sha256:{DIGEST}"),
+        (Remote("https://host/prod%2D7.pyca"), "prod-7.pyca"),
+        (Remote("https://host/%70rod-7%2Epyca?x=/test.pyca#/other.pyca"), "prod-7.pyca"),
+        (Remote("https://host/my%20model.pyca"), "my model.pyca"),
+        (Remote("https://host/prod%252D7.pyca"), "prod%2D7.pyca"),
+        (Remote("https://host/a%2Fprod-7.pyca"), "prod-7.pyca"),
+        (Remote("https://host/prod-7.pyca/"), "prod-7.pyca"),
+        (Remote("https://host//a//prod-7.pyca//."), "prod-7.pyca"),
+        (Remote("HTTP://host/prod-7.pyca/x/%2e%2E"), "prod-7.pyca"),
+        (Remote("https://host?/prod-7.pyca"), ""),
+        (Remote("s3://bucket/dev/x.pyca#/prod-7.pyca"), "prod-7.pyca"),
+        (Remote("s3://bucket/prod%2D7.pyca"), "prod%2D7.pyca"),
+        (Path("./prod-7.pyca/."), "prod-7.pyca"),
     ],
 )
 def test_the_name_that_a_rule_looks_at(place: Path | Remote, name: str) -> None:
-    rules = "".join(f"[[rule]]\nartifacts = {json.dumps(each)}\n" for each in (f"{name}?", name, "*"))
-    rule = parse_policy(rules, "policy.toml").rule_for(place.name)
-    assert rule is not None and rule.artifacts == name
+    assert names_of(place)[0] == name
+    rules = "".join(f"[[rule]]\nartifacts = {json.dumps(each)}\n" for each in (f"{name}?", name or "[!*]", "*"))
+    rule = parse_policy(rules, "policy.toml").rule_for(names_of(place))
+    assert rule is not None and rule.artifacts == (name or "*")
+
+
+@pytest.mark.parametrize(
+    ("place", "pattern"),
+    [
+        ("oci://host/team/coder", "coder:*"),
+        ("oci://host/team/coder:7", "coder:*"),
+        ("https://host/prod%2D7.pyca", "prod-*.pyca"),
+        ("https://host/%70rod-7.pyca", "prod-*.pyca"),
+        ("https://host/prod-7.pyca/", "prod-*.pyca"),
+    ],
+)
+def test_another_spelling_is_under_the_same_rule(
+    place: str, pattern: str, home: Path, keys: list[SigningKey], signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision, "read_signatures", lambda place: ())
+    artifact = signed(keys[0])
+    artifact.path = Remote(place)
+    policy = parse_policy(f'[[rule]]\nartifacts = "{pattern}"\nthreshold = 2\n[[rule]]\n', "policy.toml")
+    with pytest.raises(UntrustedArtifactError, match="has 1 of the 2 signatures"):
+        require_trusted(artifact, policy, home=home)
+
+
+@pytest.mark.parametrize(
+    ("place", "pattern"),
+    [
+        ("oci://host/team/coder", "coder"),
+        (f"oci://host/team/coder:7@sha256:{DIGEST}", "coder:*"),
+        ("https://host/my%20model.pyca", "my%20model.pyca"),
+        ("s3://bucket/dev.pyca#/x.pyca", "dev.pyca"),
+    ],
+)
+def test_a_rule_that_fits_a_spelling_alone_lets_nothing_run(
+    place: str, pattern: str, home: Path, keys: list[SigningKey], signed
+) -> None:
+    """The name of what is read would be under the next rule, which may ask for less, or for more."""
+    artifact = signed(keys[0])
+    artifact.path = Remote(place)
+    rules = f'[[rule]]\nartifacts = "{pattern}"\nthreshold = 2\n[[rule]]\n'
+    policy = parse_policy(rules, "policy.toml")
+    with pytest.raises(TrustError, match=r"what is read is called .* fits .* alone, so which rule holds is not known"):
+        require_trusted(artifact, policy, home=home)
+    policy = parse_policy(f'[[rule]]\nartifacts = "{names_of(artifact.path)[0]}"\n{rules}', "policy.toml")
+    assert names(require_trusted(artifact, policy, home=home)) == ["ada"]
 
 
 def test_the_machines_policy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,8 +384,8 @@ def test_a_malformed_file_of_signatures_matters_where_more_are_needed(
     signature_file(artifact.path).write_text("junk\n")
     assert names(require_trusted(artifact, home=home)) == ["ada"]
     assert caplog.messages == []  # not read
-    decision = decide(artifact, home=home, looks_at_all=True)
-    assert decision.refusal is None and names(decision.good) == ["ada"]
+    found = decide(artifact, home=home, looks_at_all=True)
+    assert found.refusal is None and names(found.good) == ["ada"]
     assert "prod-7.pyca.sig:1: expected 'pyc-signature" in caplog.text and "further ones were not read" in caplog.text
     for signers in ([], [keys[2]]):
         unsigned = signed(*signers)
