@@ -98,11 +98,10 @@ def mix_schemes(
     Raises RecipeError for a goal that cannot be kept, and the errors of a calibration text.
     """
     found = problem(ingested)
-    if found is None or all(len(options) == 1 for options in found.candidates()):
-        if found is not None:
-            found.check()
+    if found is not None:
+        found.check()
+    if found is None or not found.leaves_a_choice():
         return None
-    found.check()
     return _Mixer(found, files, cache, workers, report).mixture()
 
 
