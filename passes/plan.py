@@ -30,7 +30,7 @@ from pyc.passes.build import lower_recipe, output_file
 from pyc.passes.calibration_memory import calibration_peak_bytes, measuring_peak_bytes
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_amplitudes import small_weights
-from pyc.passes.emit_programs import buckets_of
+from pyc.passes.emit_programs import buckets_of, check_parts
 from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows
@@ -133,6 +133,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
             lowered = lower_recipe(recipe, files)
         else:
             lowered = lower_recipe(recipe, files, observe=small_weights(files))
+        check_parts(lowered, recipe)
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
         workers = workers or len(os.sched_getaffinity(0))
@@ -199,7 +200,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
 
 def _measuring_bytes(found: Problem, module: Module, text: Windows, files: SourceFiles, workers: int) -> int:
     """About what choosing schemes for a goal takes; 0 where the recipe leaves nothing to choose."""
-    if all(len(options) == 1 for options in found.candidates()):
+    if not found.leaves_a_choice():
         return 0
     measured, _, by = windows_to_measure(found, module, text, files)
     tokens, length = measured.ids.size, measured.ids.shape[1]
