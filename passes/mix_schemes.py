@@ -233,7 +233,7 @@ class _Mixer:
         reads = self._problem.read_by_a_token(items)
         self._begin("compare", 2 + SPEED_ATTEMPTS)
         ingested = self._problem.ingested
-        with speed_meter(ingested.recipe, ingested.module.usable_context, self._workers) as meter:
+        with speed_meter(ingested.recipe, self._module.usable_context, self._workers) as meter:
 
             def seconds(choice: Choice) -> float:
                 elapsed_s = 1 / meter.tokens_per_second(self._problem.resolved(choice))
