@@ -12,6 +12,7 @@ from dequantized_reference import dequantized
 from html_pages import NASTY, Page
 from safetensors.numpy import load_file
 
+from pyc.backends.artifact_storage import storage_of
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.backends.registry import BACKENDS
@@ -21,6 +22,7 @@ from pyc.compiler.schemes import SCHEMES
 from pyc.passes.build import build
 from pyc.passes.weight_errors import MatrixError
 from pyc.runtime.artifact.format import Function
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.host.machine import describe_machine
 from pyc.runtime.measure.quality import Estimate
 from pyc.runtime.measure.quality_report import ArtifactQuality, QualityReport, Speed, Storage, Text
@@ -141,7 +143,7 @@ def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
     assert document["relative_error"] == pytest.approx(math.sqrt(squares[0] / squares[1]), rel=1e-4)
 
 
-def quality(name):
+def quality(name, header_sha256=None):
     return QualityReport(
         pyc="1",
         kind="decoder",
@@ -151,7 +153,14 @@ def quality(name):
             ArtifactQuality(
                 name=name,
                 architecture=name,
-                storage=Storage(size_bytes=9, weights_bytes=9, bits_a_weight=8, scheme=name, schemes=((name, 9),)),
+                storage=Storage(
+                    size_bytes=9,
+                    weights_bytes=9,
+                    bits_a_weight=8,
+                    scheme=name,
+                    schemes=((name, 9),),
+                    header_sha256=header_sha256,
+                ),
                 speed=Speed(isa=name, threads=1),
                 perplexity=Estimate(12.345, 0.1),
                 mean_nll=Estimate(2.5, 0.1),
@@ -179,6 +188,24 @@ def test_a_page_of_a_build(made, tmp_path, pyc):
     first = page.read_bytes()
     assert pyc("report", artifact, recipe, "--html", page)[0] == 0, "a page is replaced"
     assert page.read_bytes() != first, "it has no evaluation now"
+
+
+def test_an_evaluation_of_another_artifact_is_refused(made, tmp_path, pyc):
+    artifact, recipe, *_ = made(scheme="int8")
+    page, document = tmp_path / "report.html", tmp_path / "eval.json"
+    arguments = ("report", artifact, recipe, "--html", page, "--eval", document)
+    document.write_bytes(msgspec.json.encode(quality("other.pyca", "0" * 64)))
+    code, out, err = pyc(*arguments)
+    assert (code, out, page.exists()) == (8, "", False)
+    assert f"eval.json: it is of other.pyca, and not of {artifact} as it is now; " in err, err
+    with open_artifact(artifact) as opened:
+        own = storage_of(opened).header_sha256
+    document.write_bytes(msgspec.json.encode(quality("tuned.pyca", own)))
+    assert pyc(*arguments)[0] == 0
+    older = json.loads(document.read_bytes())
+    del older["artifacts"][0]["storage"]["header_sha256"]
+    document.write_text(json.dumps(older))
+    assert pyc(*arguments)[0] == 0, "it does not say of which artifact it is"
 
 
 def test_names_are_text():
