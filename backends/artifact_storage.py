@@ -19,4 +19,5 @@ def storage_of(artifact: Artifact, backend: str | None = None) -> Storage:
         bits_a_weight=8 * weights_bytes / values if values else 0.0,
         scheme=main_scheme(weights),
         schemes=tuple((name, size_bytes) for name, _, size_bytes in scheme_bytes(weights)),
+        header_sha256=artifact.prelude.header_sha256.hex(),
     )

@@ -175,6 +175,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
     read = (generation.FILE, *tokenizer_files.FILES, *templates, *names, *(name for name, _ in licences))
     files = tokenizer_files.read_tokenizer_files(checkpoint.directory, module.info.vocab_size)
     config = without_method(checkpoint.directory.read(CONFIG) or b"{}")
+    given = checkpoint.directory.read(generation.FILE)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
     label, opened = checkpoint.label, checkpoint.directory.files
     check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, label, opened, cache)
@@ -187,7 +188,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
         weights=module.weights,
         info=module.info,
         generation=defaults,
-        files=(*files, (CONFIG, config), *licences),
+        files=(*files, (CONFIG, config), *(() if given is None else ((generation.FILE, given),)), *licences),
         sources=checkpoint.source_paths(read),
     )
 

@@ -35,7 +35,7 @@ from pyc.passes.check_amplitudes import small_weights
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
-from pyc.passes.emit_programs import buckets_of
+from pyc.passes.emit_programs import check_parts
 from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.jobs.registry import check_jobs, executor_of
@@ -178,11 +178,14 @@ def build(
         SourceFiles() as files,
         calibration(parsed, files, cache, lambda *what: report(BuildEvent(*what)), executor, count) as rounding,
     ):
-        if parsed.quantize.calibrates() or parsed.quantize.goal() is not None:
+        is_measured = parsed.quantize.calibrates() or parsed.quantize.goal() is not None
+        if is_measured:
             _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
         mixture = mixed(parsed, files, cache, backends, count, report)
         parsed = parsed if mixture is None else mixture.recipe
         lowered = lower_recipe(parsed, files, cache, backends, small_weights(files, observe), rounding)
+        if not is_measured:
+            check_parts(lowered, parsed)
         target = with_sources(target, lowered.common)
         target.check()
         chosen = existing or choose_key(parsed.artifact.key, key)
@@ -239,8 +242,7 @@ def _refuse_early(
     _gate(recipe, lowered.common, files, target)
     for wanted in recipe.targets:
         backends[wanted.backend].fastest_first(wanted.isa)
-    for part in lowered.parts:
-        part.backend.check(part.module, buckets_of(recipe, lowered.common.info))
+    check_parts(lowered, recipe)
     imported_importance(recipe, lowered.common, files)
     if recipe.quantize.reads_text():
         calibration_windows(recipe, lowered.common, files, cache)

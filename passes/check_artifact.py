@@ -29,6 +29,7 @@ from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compare_artifacts import provenance_changes, struct_changes
 from pyc.passes.compute_prefix import prefix_records
 from pyc.passes.emit_artifact import provenance_of
+from pyc.passes.emit_programs import check_parts
 from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of, lower
@@ -107,6 +108,7 @@ def _expected(recipe: Recipe, workers: int) -> tuple[ModelInfo, Generation, Prov
         checking("ingest", ingested.module)
         module = run_passes(ingested.module, pipeline(recipe, ingested.adapters), observe=checking)
         lowered = lower(_recorded(module, recipe, ingested.adapters, files), backends)
+        check_parts(lowered, recipe)
         with ThreadPoolExecutor(workers, thread_name_prefix="pyc-hash") as pool:
             list(pool.map(files.digest, dict.fromkeys(source.path for source in lowered.common.sources)))
         made_of = provenance_of(lowered, recipe, files)

@@ -49,6 +49,13 @@ def buckets_of(recipe: Recipe, info: ModelInfo) -> Buckets:
     return Buckets(tuple(sorted({*shapes.tokens, *together})), tuple(sorted({*shapes.logits, *together})))
 
 
+def check_parts(lowered: Lowered, recipe: Recipe) -> None:
+    """Raise LowerError, before anything is hashed or compiled, for what a target's device lacks."""
+    buckets = buckets_of(recipe, lowered.common.info)
+    for part in lowered.parts:
+        part.backend.check(part.module, buckets)
+
+
 class ProgramSource(Protocol):
     """Where an artifact's programs come from: a context that ends whatever works for them, and closes the backends."""
 

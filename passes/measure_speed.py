@@ -42,7 +42,7 @@ class SpeedMeter:
         made = build(self._small(recipe), output=path, key=self._folder / "key", workers=self._workers)
         with load(made.path, trust=self._key.public.text()) as model:
             bench = DecoderBench(model)
-            count = min(STEPS, model.session.context - 1)
+            count = max(1, min(STEPS, model.session.context - 1))
             bench.decode(count)
             return 1 / min(spread(bench.decode(count)).median for _ in range(REPEATS))
 

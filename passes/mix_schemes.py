@@ -98,11 +98,10 @@ def mix_schemes(
     Raises RecipeError for a goal that cannot be kept, and the errors of a calibration text.
     """
     found = problem(ingested)
-    if found is None or all(len(options) == 1 for options in found.candidates()):
-        if found is not None:
-            found.check()
+    if found is not None:
+        found.check()
+    if found is None or not found.leaves_a_choice():
         return None
-    found.check()
     return _Mixer(found, files, cache, workers, report).mixture()
 
 
@@ -234,7 +233,7 @@ class _Mixer:
         reads = self._problem.read_by_a_token(items)
         self._begin("compare", 2 + SPEED_ATTEMPTS)
         ingested = self._problem.ingested
-        with speed_meter(ingested.recipe, ingested.module.usable_context, self._workers) as meter:
+        with speed_meter(ingested.recipe, self._module.usable_context, self._workers) as meter:
 
             def seconds(choice: Choice) -> float:
                 elapsed_s = 1 / meter.tokens_per_second(self._problem.resolved(choice))

@@ -30,12 +30,14 @@ from pyc.passes.build import lower_recipe, output_file
 from pyc.passes.calibration_memory import calibration_peak_bytes, measuring_peak_bytes
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_amplitudes import small_weights
-from pyc.passes.emit_programs import buckets_of
+from pyc.passes.emit_programs import buckets_of, check_parts
 from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows
-from pyc.passes.lower import Lowered, Weight, backends_of
+from pyc.passes.lower import Lowered, Weight, backends_of, lower
+from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.mix_schemes import windows_to_measure
+from pyc.passes.scale_channels import as_if_scaled
 from pyc.passes.scheme_problem import Problem, guessed_recipe, problem
 from pyc.runtime.artifact.format import ModelInfo
 
@@ -133,7 +135,8 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
             lowered = lower_recipe(recipe, files)
         else:
             lowered = lower_recipe(recipe, files, observe=small_weights(files))
-        module, weights = lowered.common, lowered.weights()
+        check_parts(lowered, recipe)
+        module, weights = lowered.common, _as_scaled(lowered, recipe).weights()
         model_context = _model_context(recipe, module, files)
         workers = workers or len(os.sched_getaffinity(0))
         text_bytes = 0
@@ -197,9 +200,18 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     )
 
 
+def _as_scaled(lowered: Lowered, recipe: Recipe) -> Lowered:
+    """With the gains that AWQ and SmoothQuant give to norms, as what calibrates makes them."""
+    method, names = scaled(calibrated(lowered.common, recipe.quantize.algorithm))
+    if method is None:
+        return lowered
+    backends = {part.backend.name: part.backend for part in lowered.parts}
+    return lower(as_if_scaled(lowered.common, method, names), backends)
+
+
 def _measuring_bytes(found: Problem, module: Module, text: Windows, files: SourceFiles, workers: int) -> int:
     """About what choosing schemes for a goal takes; 0 where the recipe leaves nothing to choose."""
-    if all(len(options) == 1 for options in found.candidates()):
+    if not found.leaves_a_choice():
         return 0
     measured, _, by = windows_to_measure(found, module, text, files)
     tokens, length = measured.ids.size, measured.ids.shape[1]

@@ -63,10 +63,32 @@ def require_files(artifact: Artifact, sources: Iterable[SourcePath], files: Sour
     recorded = artifact.header.provenance.sources
     for source in sources:
         of_name = tuple(each for each in recorded if each.name == source.name)
-        given = _recorded(source, files)
+        try:
+            given = _recorded(source, files)
+        except FileNotFoundError as error:
+            raise ArtifactError(
+                f"{artifact.path}: it was made from {source.name}, and there is no file {source.path}; give the recipe "
+                "that it was built from, which says where that file is"
+            ) from error
         if given not in of_name:
             before, after = (Provenance("", which, (), ()) for which in (of_name[:1], (given,)))
             _refuse(artifact, [told("sources", change) for change in provenance_changes(before, after)["sources"]])
+
+
+def require_tokens(artifact: Artifact, given: Iterable[PassRecord]) -> None:
+    """Raise ArtifactError unless its calibration read the tokens that these records of one say, where it has a record.
+
+    The files may be the same and the tokens not: another tokenizer reads a text otherwise.
+    """
+    recorded = {each.name: _options(each) for each in artifact.header.provenance.passes}
+    for record in given:
+        before, after = recorded.get(record.name, {}), _options(record)
+        for key in ("tokens", "window", "text"):
+            if key in before and before[key] != after.get(key):
+                raise ArtifactError(
+                    f"{artifact.path}: it was calibrated by other tokens than are read now: {key} {before[key]} in the "
+                    f"artifact, {after.get(key)} now; report it with the pyc that built it, or build it again"
+                )
 
 
 def _merging(passes: Iterable[PassRecord]) -> tuple[PassRecord, ...]:
@@ -121,14 +143,18 @@ def _with_recorded_names(before: Provenance, ingested: Ingested, files: SourceFi
 
 def _adapters_of(record: PassRecord) -> list[str]:
     """Return the names of the adapters that a record is of."""
-    try:
-        options = msgspec.json.decode(record.options)
-    except (ValueError, RecursionError):
-        return []
-    adapter = options.get("adapter") if isinstance(options, dict) else None
+    adapter = _options(record).get("adapter")
     if not isinstance(adapter, str):
         return []
     return adapter.split(", ") if record.name == FuseMerged.name else [adapter]
+
+
+def _options(record: PassRecord) -> dict[str, object]:
+    """Return the options of a pass; none of a record that has another form."""
+    try:
+        return msgspec.json.decode(record.options, type=dict[str, object])
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _folder(name: str) -> str | None:

@@ -55,6 +55,10 @@ class Problem:
         """Return the schemes of each group."""
         return tuple(group.candidates for group in self.groups)
 
+    def leaves_a_choice(self) -> bool:
+        """Whether some group has more than one scheme to choose from."""
+        return any(len(schemes) > 1 for schemes in self.candidates())
+
     def options(self, distances: Mapping[tuple[str, ...], Sequence[float]] | None = None) -> list[list[Option]]:
         """Return the options of each group; without distances none is known to cost anything."""
         return [
@@ -76,7 +80,7 @@ class Problem:
                 f"quantize.{name}: {self.ingested.module.info.architecture} is an encoder, expected size_bytes or "
                 f"bits_per_weight; take {name} out"
             )
-        elif name == "min_tok_s" and any(len(schemes) > 1 for schemes in self.candidates()):
+        elif name == "min_tok_s" and self.leaves_a_choice():
             speed_target(self.ingested.recipe)
 
     @property

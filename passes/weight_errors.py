@@ -30,18 +30,18 @@ from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
-from pyc.compiler.recipe.types import CalibrationText, Recipe
+from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Stacked, Stored
 from pyc.passes.assign_schemes import quantizable
-from pyc.passes.calibrate import with_scaled_channels
+from pyc.passes.calibrate import calibration_records, with_scaled_channels
 from pyc.passes.calibration_text import calibration_sources, calibration_windows
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.pipeline import pipeline
-from pyc.passes.require_sources import require_files, require_model
+from pyc.passes.require_sources import require_files, require_model, require_tokens
 from pyc.passes.scheme_problem import Ingested
 from pyc.passes.stack_linear import names_in_stack
 from pyc.runtime.artifact.format import Header, Tensor
@@ -95,10 +95,11 @@ def weight_errors(
 ) -> tuple[MatrixError, ...]:
     """Return the errors of the matrices that schemes apply to, in the order in which the model reads them.
 
-    `source` names the checkpoint, the adapters, how they are merged, and the calibration text; how they were quantized
-    is what the artifact says. Factors of channels, which AWQ and SmoothQuant multiply in, come from the build cache, or
-    are searched anew. Raises ArtifactError when sources are not those that the artifact was made from, or are merged in
-    another way, when it has no program for CPUs, and for damaged bytes; and what reading a checkpoint raises.
+    `source` names the checkpoint, the adapters, how they are merged, and where the files of the calibration are; how
+    they were quantized is what the artifact says. Factors of channels, which AWQ and SmoothQuant multiply in, come from
+    the build cache, or are searched anew. Raises ArtifactError when sources are not those that the artifact was made
+    from, or are merged in another way, when it has no program for CPUs, and for damaged bytes; and what reading a
+    checkpoint raises.
     """
     recorded = _recorded_recipe(artifact)
     recipe = _with_places(recorded, source)
@@ -141,6 +142,7 @@ def _scaled(
     require_files(artifact, calibration_sources(recipe), files)
     module = compute_prefix(module, ingested.adapters, files)
     windows = calibration_windows(recipe, module, files, cache)
+    require_tokens(artifact, calibration_records(module, windows, wanted.algorithm, wanted.migration))
     with work_folder("report") as folder:
         yield with_scaled_channels(
             module, windows, files, cache, folder, lambda weights: None, wanted.algorithm, wanted.migration
@@ -233,10 +235,17 @@ def _recorded_recipe(artifact: Artifact) -> Recipe:
 
 
 def _with_places(recorded: Recipe, source: Recipe) -> Recipe:
-    """Return the model of `source`, quantized as the artifact's recipe says."""
-    quantize = replace(recorded.quantize, calibration=source.quantize.calibration)
-    if source.quantize.calibration == CalibrationText():
-        quantize = recorded.quantize
+    """Return the model of `source`, quantized as the artifact's recipe says.
+
+    Of the calibration only the places of the files that the artifact was made from may be those of `source`.
+    """
+    made_of, given = recorded.quantize.calibration, source.quantize.calibration
+    calibration = replace(
+        made_of,
+        text=None if made_of.text is None else given.text or made_of.text,
+        imatrix=None if made_of.imatrix is None else given.imatrix or made_of.imatrix,
+    )
+    quantize = replace(recorded.quantize, calibration=calibration)
     return replace(source, quantize=quantize, shapes=recorded.shapes, targets=recorded.targets)
 
 

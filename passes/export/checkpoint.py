@@ -13,7 +13,7 @@ from pyc.compiler.quantization import cast_rows
 from pyc.models.catalog import CONFIG
 from pyc.models.sentence import MODULES, SENTENCE_CONFIG
 from pyc.passes.export.folder import new_folder
-from pyc.passes.export.onnx import generation_config
+from pyc.passes.export.generation import generation_config
 from pyc.passes.export.parts import CheckpointParts, checkpoint_parts
 from pyc.passes.export.shards import Entry, write_shards
 from pyc.passes.export.source import Exportable
@@ -54,7 +54,7 @@ def write_documents(made: Path, found: CheckpointParts, dtype: str, **config: ob
     given = {key: value for key, value in found.config.items() if key not in ("torch_dtype", "quantization_config")}
     documents = {
         CONFIG: given | {"dtype": _TRANSFORMERS[dtype]} | config,
-        "generation_config.json": generation_config(source.artifact.header),
+        "generation_config.json": generation_config(source),
     }
     for name, document in (documents | sentence_documents(source.artifact.header.model)).items():
         path = made / name

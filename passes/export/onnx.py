@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from pyc.passes.export.folder import new_folder
+from pyc.passes.export.generation import generation_config
 from pyc.passes.export.source import Exportable
-from pyc.runtime.artifact.format import Header
 from pyc.runtime.errors import ArtifactError, MissingExtraError
 from pyc.runtime.host.extras import install_line
 
@@ -49,7 +49,7 @@ def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: 
             _write_file(made / name, source.artifact.blob(name))
         if header.model.kind == "decoder":
             _write_json(made / "genai_config.json", genai_config(source, flavour))
-        _write_json(made / "generation_config.json", generation_config(header))
+        _write_json(made / "generation_config.json", generation_config(source))
     return Path(os.path.normpath(folder))
 
 
@@ -124,22 +124,6 @@ def genai_config(source: Exportable, flavour: str) -> dict[str, object]:
         "vocab_size": model.vocab_size,
     }
     return {"model": about, "search": search}
-
-
-def generation_config(header: Header) -> dict[str, object]:
-    """Return the generation defaults as transformers names them."""
-    defaults = header.generation
-    found: dict[str, object] = {
-        "bos_token_id": defaults.bos_token_id,
-        "pad_token_id": defaults.pad_token_id,
-        "eos_token_id": list(defaults.eos_token_ids) or None,
-        "do_sample": defaults.do_sample,
-        "top_k": defaults.top_k,
-    }
-    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-        value = getattr(defaults, name)
-        found[name] = None if value is None else float(value)
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _write_file(path: Path, data: bytes) -> None:

@@ -19,13 +19,15 @@ from pyc.compiler.text import parse_graph
 from pyc.models.adapters import read_adapter
 from pyc.passes.build import BuildEvent, build, build_cache, log_note, mixed, parse
 from pyc.passes.build_arguments import check_workers
+from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of
+from pyc.passes.scheme_problem import problem
 from pyc.runtime.artifact.format import MAGIC, Tensor
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.errors import AdapterError, ArtifactError
+from pyc.runtime.errors import AdapterError, ArtifactError, RecipeError
 from pyc.runtime.executors.onnx.program import decode_program
 from pyc.runtime.sources.places import place_of, scheme_of
 
@@ -85,14 +87,32 @@ def exportable(
 
 
 def with_chosen_schemes(recipe: Recipe, report: Callable[[BuildEvent], None] = lambda event: None) -> Recipe:
-    """Return a recipe that names the schemes which a build of it chooses, for its own targets, where it has a goal."""
+    """Return a recipe that names the schemes which a build of it chooses, for its own targets, where it has a goal.
+
+    Raises RecipeError for a goal of speed with something left to choose: another measurement would choose otherwise.
+    """
     if recipe.quantize.goal() is None:
         return recipe
     cache = build_cache(use_cache=True)
     with SourceFiles() as files:
-        mixture = mixed(recipe, files, cache, backends_of(recipe, cache), check_workers(None), report)
+        backends = backends_of(recipe, cache)
+        if recipe.quantize.min_tok_s is not None:
+            found = problem(ingest_recipe(recipe, files, cache, backends))
+            if found is not None and found.leaves_a_choice():
+                raise RecipeError(_measured_anew(recipe))
+        mixture = mixed(recipe, files, cache, backends, check_workers(None), report)
     quantize = (recipe if mixture is None else mixture.recipe).quantize
     return replace(recipe, quantize=replace(quantize, **dict.fromkeys(GOALS)))
+
+
+def _measured_anew(recipe: Recipe) -> str:
+    absolute = (path for path in (recipe.model, *(each.path for each in recipe.adapters)) if Path(path).is_absolute())
+    cut = "; it has only the last part of absolute paths, so write them again" if next(absolute, None) else ""
+    return (
+        "quantize.min_tok_s: speed is measured anew each time, so an export would have other schemes than a build; "
+        "export the artifact that was built, if it has the target onnx, or the recipe that it records, which `pyc "
+        f"inspect ARTIFACT --recipe > chosen.yaml` writes in the recipe's folder{cut}"
+    )
 
 
 def is_artifact(source: str | os.PathLike[str]) -> bool:

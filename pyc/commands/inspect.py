@@ -21,18 +21,28 @@ if TYPE_CHECKING:
 @click.option("--all", "with_all", is_flag=True, help="Show everything but tensors: chunks, blobs, programs, passes.")
 @click.option("--tensors", "with_tensors", is_flag=True, help="List every tensor.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole header and the signature as JSON.")
-def command(artifact: "Place", as_json: bool, with_all: bool, with_tensors: bool) -> None:
+@click.option(
+    "--recipe", "as_recipe", is_flag=True, help="Print the recipe that it was built from, with the schemes chosen."
+)
+def command(artifact: "Place", as_json: bool, as_recipe: bool, with_all: bool, with_tensors: bool) -> None:
     """Show what ARTIFACT, a file or a URL, holds, and whether it runs here. Of a URL the header alone is fetched.
 
     Checks the header and the signature, not the contents: `pyc verify` does that. --json prints the header
     (docs/artifact-format.md) as this version has it, with "path", "digest", which `pyc trust revoke` takes,
     "size_bytes", "format_version" and "signature".
+    --recipe prints a model.yaml in JSON, which is YAML: relative paths in it are from the folder of the recipe that was
+    built, and of absolute ones it has the last part alone.
     """
+    if as_recipe and (as_json or with_all or with_tensors):
+        raise click.UsageError("--recipe stands alone")
     keep_blas_small()
     from pyc.commands.inspect_text import listing, summary, tensor_lines
     from pyc.runtime.artifact.reader import open_artifact
 
     with open_artifact(artifact) as opened:
+        if as_recipe:
+            click.echo(recipe_document(opened))
+            return
         if as_json:
             click.echo(json.dumps(as_document(opened), indent=2).replace("\x7f", "\\u007f"))
             return
@@ -43,6 +53,16 @@ def command(artifact: "Place", as_json: bool, with_all: bool, with_tensors: bool
         ]
         for line in lines:
             click.echo(printable(line))
+
+
+def recipe_document(opened: "Artifact") -> str:
+    """The recorded recipe as JSON of several lines. Raises ArtifactError for one that is no JSON."""
+    from pyc.runtime.errors import ArtifactError
+
+    try:
+        return json.dumps(json.loads(opened.header.provenance.recipe), indent=2).replace("\x7f", "\\u007f")
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{opened.path}: its recipe is no JSON: {error}") from error
 
 
 def as_document(opened: "Artifact") -> dict[str, object]:

@@ -130,10 +130,10 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
 
 
 def fold(named: "Iterable[tuple[str, int]]", *, shards: bool = False) -> list[tuple[str, int, list[int]]]:
-    """Return what is named alike but for a layer's number, or a shard's: the name, how many, and their values."""
+    """Return what is named alike but for a layer's, a value's or a shard's number: the name, how many, their values."""
     groups: dict[str, list[tuple[str, int]]] = {}
     for name, value in named:
-        pattern = re.sub(r"\d{5}(?=-of-)", "*", name) if shards else re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+        pattern = re.sub(r"\d{5}(?=-of-)", "*", name) if shards else re.sub(r"(?<=[.%])\d+(?=\.)", "*", name)
         groups.setdefault(pattern, []).append((name, value))
     return [
         (pattern if len(members) > 1 else members[0][0], len(members), [value for _, value in members])

@@ -16,6 +16,7 @@ from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
     from pyc.passes.weight_errors import MatrixError
+    from pyc.runtime.artifact.reader import Artifact
     from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.quality_report import QualityReport
 
@@ -71,6 +72,8 @@ def command(
     try:
         with open_artifact(artifact) as opened, SourceFiles() as files:
             require_weights(opened.header, opened.path)
+            if quality is not None:
+                _require_measured(quality, opened, evaluation)
             heading = [
                 f"{opened.header.model.architecture}, {human_bytes(opened.size_bytes)}",
                 f"beside {source}, the sources that it was built from",
@@ -145,6 +148,20 @@ def _evaluation(path: Path) -> QualityReport:
         return msgspec.json.decode(path.read_bytes(), type=QualityReport)
     except (ValueError, RecursionError) as error:
         raise RunError(f"--eval {path}: not a document of `pyc eval --json`: {error}") from error
+
+
+def _require_measured(quality: QualityReport, opened: Artifact, evaluation: Path | None) -> None:
+    """Raise ArtifactError for an evaluation of other artifacts alone; an older one does not say of which it is."""
+    from pyc.runtime.errors import ArtifactError
+
+    measured = {each.storage.header_sha256 for each in quality.artifacts}
+    if None in measured or opened.prelude.header_sha256.hex() in measured:
+        return
+    names = ", ".join(each.name for each in quality.artifacts)
+    raise ArtifactError(
+        f"--eval {evaluation}: it is of {names}, and not of {opened.path} as it is now; evaluate it: pyc eval "
+        f"{opened.path} --json"
+    )
 
 
 def _page_file(path: Path, artifact: Path, source: str, evaluation: Path | None, *, force: bool) -> OutputFile:

@@ -28,13 +28,17 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """How an artifact is stored: bytes of the file and of weights, bits a weight, bytes by scheme, the most first."""
+    """How an artifact is stored: bytes of the file and of weights, bits a weight, bytes by scheme, the most first.
+
+    `header_sha256` says which artifact it is: its header's digest, whatever its signature. None in older documents.
+    """
 
     size_bytes: int
     weights_bytes: int
     bits_a_weight: float
     scheme: str
     schemes: tuple[tuple[str, int], ...]
+    header_sha256: str | None = None
 
 
 class ReportGuess(msgspec.Struct, frozen=True):

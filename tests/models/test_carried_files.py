@@ -56,6 +56,6 @@ def test_special_tokens_fall_back_to_config(tiny_copy):
 
 def test_no_tokenizer_at_all_is_fine_but_said(tiny_checkpoint, caplog):
     path = tiny_checkpoint("llama", tokenizer=False)
-    assert [name for name, _ in load_model(str(path), base_dir=path).files] == ["config.json"]
+    assert [name for name, _ in load_model(str(path), base_dir=path).files] == ["config.json", "generation_config.json"]
     (warning,) = caplog.messages
     assert "there is no tokenizer.json, so the artifact will take no text" in warning

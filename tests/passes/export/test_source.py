@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.api import recipe_from, recipe_text
 from pyc.passes.build import build
+from pyc.passes.export import source as export_source
 from pyc.passes.export.source import exportable, with_chosen_schemes
+from pyc.runtime.errors import RecipeError
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 1}
 
@@ -39,3 +41,21 @@ def test_an_export_has_the_schemes_of_the_build(tiny_checkpoint, tmp_path, monke
 def test_a_recipe_without_a_goal_is_what_it_was(tiny_checkpoint):
     recipe = recipe_from({"model": str(tiny_checkpoint("llama")), "quantize": {"scheme": "int8"}})
     assert with_chosen_schemes(recipe) is recipe
+
+
+def test_schemes_that_a_speed_chooses_are_not_chosen_anew(tiny_checkpoint, tmp_path, monkeypatch):
+    """Another measurement would choose others than the build's; what a build recorded has nothing left to choose."""
+    monkeypatch.setattr(export_source, "mixed", lambda *given: pytest.fail("it was measured"))
+    recipe = {"model": str(tiny_checkpoint("llama")), "quantize": {"min_tok_s": 0.001}}
+    path = tmp_path / "model.yaml"
+    path.write_text(json.dumps(recipe))
+    said = r"quantize\.min_tok_s: speed is measured anew each time.*--recipe > chosen\.yaml.*write them again"
+    with pytest.raises(RecipeError, match=said):
+        with_chosen_schemes(recipe_from(recipe))
+    with pytest.raises(RecipeError, match="speed is measured anew"), exportable(path):
+        pass
+    monkeypatch.undo()
+    recipe["quantize"]["overrides"] = [{"match": "re:.*", "scheme": "int8"}]
+    recorded = recipe_from(json.loads(recipe_text(recipe_from(recipe))) | {"model": recipe["model"]})
+    quantize = with_chosen_schemes(recorded).quantize
+    assert (quantize.goal(), quantize.overrides) == (None, recorded.quantize.overrides)

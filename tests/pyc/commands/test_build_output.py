@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyc.cli import main
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.passes import build as build_module
 from pyc.passes import build_calibration
 
@@ -84,6 +85,19 @@ def test_a_path_in_the_recipe_is_checked_alike(folder, capsys):
     for path, (code, words) in cases.items():
         assert main(["build", "model.yaml", "--set", f"artifact.path={path}"]) == code
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["build"], ["plan"], ["build", "--check"]])
+def test_a_scheme_that_a_target_lacks_is_refused_before_sources_are_hashed(options, folder, capsys, monkeypatch):
+    """Of a build without calibration, too, and by what says what a build would do."""
+    pytest.importorskip("onnx", reason="the extra onnx is not installed")
+    monkeypatch.setattr(SourceFiles, "digest", lambda self, path: pytest.fail(f"{path} was hashed"))
+    before = snapshot(folder)
+    command, *more = options
+    assert main([command, "model.yaml", *more, "--set", TENSORRT, "--set", "quantize.scheme=int8-g32"]) == 7
+    printed = capsys.readouterr()
+    assert "target tensorrt: " in printed.err and "int8-g32 cannot be expressed" in printed.err
+    assert (printed.out, snapshot(folder)) == ("", before)
 
 
 WORK = {

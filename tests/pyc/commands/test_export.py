@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from pyc.models import catalog
 from pyc.passes.build import build
 
 ONNX = {"shapes": {"tokens": [1, 8], "logits": [1]}, "targets": [{"backend": "onnx"}]}
@@ -48,6 +50,57 @@ def test_a_folder_of_an_artifact_and_of_its_recipe(form, expected, recipe, artif
     first, second = (tmp_path / f"{suffix}-{form}" for suffix in ("pyca", "yaml"))
     assert {p.name: p.read_bytes() for p in first.iterdir()} == {p.name: p.read_bytes() for p in second.iterdir()}
     assert not left_over(tmp_path)
+
+
+GENERATION = {
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+    "eos_token_id": [2, 5, 1 << 20],
+    "do_sample": True,
+    "temperature": 0.7,
+    "max_new_tokens": 77,
+    "max_length": 200,
+    "num_beams": 4,
+    "length_penalty": 0.5,
+}
+
+
+@pytest.mark.parametrize("form", ["hf", "compressed-tensors", "onnx"])
+def test_generation_defaults_are_the_checkpoints(form, tiny_checkpoint, tmp_path, key_home, pyc):
+    """Lengths above all, without which transformers generates 20 tokens."""
+    pytest.importorskip("onnx", reason="the extra onnx is not installed")
+    checkpoint = tiny_checkpoint("llama")
+    (checkpoint / "generation_config.json").write_text(json.dumps(GENERATION))
+    recipe = tmp_path / "lengths.yaml"
+    recipe.write_text(json.dumps({"model": str(checkpoint), "quantize": {"scheme": "int8"}, **ONNX}))
+    artifact = build(recipe, output=tmp_path / "lengths.pyca").path
+    for source in (artifact, recipe):
+        folder = tmp_path / f"of-{source.suffix[1:]}"
+        code, _, err = pyc("export", source, folder, "--to", form)
+        assert code == 0, err
+        written = json.loads((folder / "generation_config.json").read_bytes())
+        assert written == GENERATION | {"eos_token_id": [2, 5]}, "without the id beyond the vocabulary"
+
+
+def test_an_older_artifact_without_the_checkpoints_generation_defaults(
+    tiny_checkpoint, tmp_path, key_home, pyc, monkeypatch, caplog
+):
+    checkpoint = tiny_checkpoint("llama")
+    (checkpoint / "generation_config.json").write_text(json.dumps(GENERATION))
+    with_files = catalog._with_files
+
+    def without(*given):
+        module = with_files(*given)
+        return replace(module, files=tuple(file for file in module.files if file[0] != "generation_config.json"))
+
+    monkeypatch.setattr(catalog, "_with_files", without)
+    path = build({"model": str(checkpoint), **ONNX}, output=tmp_path / "old.pyca").path
+    code, _, err = pyc("export", path, tmp_path / "made", "--to", "hf")
+    assert code == 0, err
+    assert "old.pyca: an older pyc built it, without generation_config.json: " in caplog.text
+    written = json.loads((tmp_path / "made" / "generation_config.json").read_bytes())
+    ids = {"bos_token_id": 1, "pad_token_id": 0, "eos_token_id": [2, 5]}
+    assert written == ids | {"do_sample": True, "temperature": 0.7}
 
 
 @pytest.mark.slow

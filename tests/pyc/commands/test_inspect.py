@@ -5,6 +5,7 @@ import platform
 
 import artifact_forge
 
+from pyc.passes.build import build
 from pyc.runtime.artifact.trust.key_store import list_trusted, remove_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import parse_public_key
 from pyc.runtime.executors.cpu import features as cpu
@@ -28,6 +29,30 @@ def test_a_screen(pyc, make_artifact):
         "made from    1 file of 1.23 kB",
     ):
         assert line in lines
+
+
+def test_the_recipe_that_it_records_builds_it_again(pyc, tiny_checkpoint, tmp_path):
+    checkpoint = tiny_checkpoint("llama")
+    targets = [{"backend": "cpu", "isa": ["x86-64"]}]
+    document = {"model": f"./{checkpoint.name}", "quantize": {"scheme": "int8"}, "targets": targets}
+    recipe, chosen = checkpoint.parent / "model.yaml", checkpoint.parent / "chosen.yaml"
+    recipe.write_text(json.dumps(document))
+    path = build(recipe, output=tmp_path / "model.pyca").path
+    pyc("inspect", path)  # what making the checkpoint has printed goes with it
+    code, out, err = pyc("inspect", path, "--recipe")
+    assert (code, err) == (0, "")
+    chosen.write_text(out)
+    assert json.loads(out)["quantize"]["scheme"] == "int8" and len(out.splitlines()) > 10
+    assert pyc("build", chosen, "-o", path, "--check")[0] == 0
+    code, out, err = pyc("inspect", path, "--recipe", "--json")
+    assert (code, out) == (2, "") and "--recipe stands alone" in err
+
+
+def test_a_recipe_that_is_no_json(pyc, make_artifact, tmp_path):
+    path = tmp_path / "other.pyca"
+    artifact_forge.forge(make_artifact(), path, lambda document: document["provenance"].update(recipe="{"))
+    code, out, err = pyc("inspect", path, "--recipe")
+    assert (code, out) == (8, "") and "other.pyca: its recipe is no JSON: " in err, err
 
 
 def test_it_says_whether_and_as_what_it_runs_here(pyc, decoder_artifact):

@@ -10,6 +10,9 @@ from safetensors.numpy import load_file, save_file
 from pyc.cli import main
 from pyc.commands.plan import fold
 from pyc.compiler.recipe.types import ISAS
+from pyc.passes.build import build
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.validate import tensor_bytes
 
 
 def write_recipe(folder, checkpoint, text=""):
@@ -95,6 +98,7 @@ def test_what_differs_in_a_number_only_is_one_line():
         ("model.layers.*.mlp.down_proj.weight", 28, [10] * 28),
         ("layers.3.only", 1, [2]),
     ]
+    assert fold([("%2.gain", 1), ("%11.gain", 2)]) == [("%*.gain", 2, [1, 2])], "gains of scaled channels"
     shards = [(f"model-{number:05}-of-00030.safetensors", number) for number in (1, 2)]
     assert fold([("config.json", 5), *shards], shards=True) == [
         ("config.json", 1, [5]),
@@ -109,6 +113,23 @@ def test_many_layers_and_shards_fit_two_screens(tiny_checkpoint, tmp_path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 48
     assert [line for line in lines[1:] if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("algorithm", ["awq", "smoothquant", "gptq"])
+def test_tensors_are_those_of_the_build(algorithm, tiny_checkpoint, tmp_path, capsys, key_home):
+    """Gains that AWQ and SmoothQuant give to norms among them."""
+    pytest.importorskip("onnx", reason="the extra onnx is not installed")
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat; the dog sat on the log\n" * 40)
+    calibration = {"text": str(text), "window": 32, "tokens": 256}
+    quantize = {"scheme": "int8", "algorithm": algorithm, "calibration": calibration}
+    recipe = tmp_path / "tiny.yaml"
+    targets = [{"backend": "onnx"}]
+    recipe.write_text(json.dumps({"model": str(tiny_checkpoint("llama")), "quantize": quantize, "targets": targets}))
+    planned = {each["name"]: each["stored_bytes"] for each in plan_document(capsys, str(recipe))["tensors"]}
+    with open_artifact(build(recipe, output=tmp_path / "tiny.pyca").path) as opened:
+        built = {each.name: tensor_bytes(each.dtype, each.shape) for each in opened.header.tensors}
+    assert planned == built
 
 
 def test_encoder(tiny_checkpoint, tmp_path, capsys):

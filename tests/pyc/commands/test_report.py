@@ -12,6 +12,7 @@ from dequantized_reference import dequantized
 from html_pages import NASTY, Page
 from safetensors.numpy import load_file
 
+from pyc.backends.artifact_storage import storage_of
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.backends.registry import BACKENDS
@@ -21,9 +22,11 @@ from pyc.compiler.schemes import SCHEMES
 from pyc.passes.build import build
 from pyc.passes.weight_errors import MatrixError
 from pyc.runtime.artifact.format import Function
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.host.machine import describe_machine
 from pyc.runtime.measure.quality import Estimate
 from pyc.runtime.measure.quality_report import ArtifactQuality, QualityReport, Speed, Storage, Text
+from pyc.runtime.text.tokenizer import Tokenizer
 
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4}
 LAYER = "model.layers.{}."
@@ -140,7 +143,7 @@ def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
     assert document["relative_error"] == pytest.approx(math.sqrt(squares[0] / squares[1]), rel=1e-4)
 
 
-def quality(name):
+def quality(name, header_sha256=None):
     return QualityReport(
         pyc="1",
         kind="decoder",
@@ -150,7 +153,14 @@ def quality(name):
             ArtifactQuality(
                 name=name,
                 architecture=name,
-                storage=Storage(size_bytes=9, weights_bytes=9, bits_a_weight=8, scheme=name, schemes=((name, 9),)),
+                storage=Storage(
+                    size_bytes=9,
+                    weights_bytes=9,
+                    bits_a_weight=8,
+                    scheme=name,
+                    schemes=((name, 9),),
+                    header_sha256=header_sha256,
+                ),
                 speed=Speed(isa=name, threads=1),
                 perplexity=Estimate(12.345, 0.1),
                 mean_nll=Estimate(2.5, 0.1),
@@ -178,6 +188,24 @@ def test_a_page_of_a_build(made, tmp_path, pyc):
     first = page.read_bytes()
     assert pyc("report", artifact, recipe, "--html", page)[0] == 0, "a page is replaced"
     assert page.read_bytes() != first, "it has no evaluation now"
+
+
+def test_an_evaluation_of_another_artifact_is_refused(made, tmp_path, pyc):
+    artifact, recipe, *_ = made(scheme="int8")
+    page, document = tmp_path / "report.html", tmp_path / "eval.json"
+    arguments = ("report", artifact, recipe, "--html", page, "--eval", document)
+    document.write_bytes(msgspec.json.encode(quality("other.pyca", "0" * 64)))
+    code, out, err = pyc(*arguments)
+    assert (code, out, page.exists()) == (8, "", False)
+    assert f"eval.json: it is of other.pyca, and not of {artifact} as it is now; " in err, err
+    with open_artifact(artifact) as opened:
+        own = storage_of(opened).header_sha256
+    document.write_bytes(msgspec.json.encode(quality("tuned.pyca", own)))
+    assert pyc(*arguments)[0] == 0
+    older = json.loads(document.read_bytes())
+    del older["artifacts"][0]["storage"]["header_sha256"]
+    document.write_text(json.dumps(older))
+    assert pyc(*arguments)[0] == 0, "it does not say of which artifact it is"
 
 
 def test_names_are_text():
@@ -332,6 +360,63 @@ def test_how_matrices_are_quantized_is_what_the_artifact_says(tuned, tmp_path, p
     code, out, err = pyc("report", artifact, tuned("other", ONE, quantize={"scheme": "int4-g32"}), "--json")
     assert code == 0, err
     assert {each["scheme"] for each in json.loads(out)["matrices"]} == {"int8"}
+
+
+READ = {"text": "text.txt", "window": 32, "tokens": 256}
+DRAWN = {"generate": 512, "window": 32, "seed": 1}
+EDITED = {
+    "fewer tokens": (READ, {**READ, "tokens": 512, "window": 16}),
+    "generated now": (READ, {"generate": 256, "window": 32}),
+    "no text": (READ, {"window": 32}),
+    "a text in another folder": (READ, {"text": "copies/text.txt"}),
+    "another seed": (DRAWN, {**DRAWN, "seed": 2}),
+    "more generated": (DRAWN, {**DRAWN, "generate": 1024, "window": 64}),
+    "read now": (DRAWN, READ),
+}
+
+
+@pytest.mark.parametrize("case", EDITED)
+@pytest.mark.parametrize("algorithm", ["awq", "smoothquant"])
+def test_factors_of_channels_are_those_of_the_calibration_that_the_artifact_records(
+    algorithm, case, tuned, tmp_path, pyc
+):
+    """They would be others by the text as the recipe reads it now, and every error with them."""
+    built, edited = EDITED[case]
+    (tmp_path / "copies").mkdir()
+    for folder in (tmp_path, tmp_path / "copies"):
+        (folder / "text.txt").write_text(TEXT)
+
+    def quantize(calibration):
+        return {"scheme": "int8", "algorithm": algorithm, "calibration": calibration}
+
+    recipe = tuned("own", quantize=quantize(built))
+    artifact = build(recipe, output=tmp_path / "own.pyca").path
+    wanted = pyc("report", artifact, recipe, "--json")
+    assert wanted[0] == 0, wanted
+    assert pyc("report", artifact, tuned("edited", quantize=quantize(edited)), "--json") == wanted
+
+
+def test_a_text_that_is_another_or_missing_is_refused(tuned, tmp_path, monkeypatch, pyc):
+    (tmp_path / "text.txt").write_text(TEXT)
+    quantize = {"scheme": "int8", "algorithm": "awq", "calibration": READ}
+    recipe = tuned("own", quantize=quantize)
+    artifact = build(recipe, output=tmp_path / "own.pyca").path
+    with monkeypatch.context() as patch:  # as another version of the package tokenizers would read it
+        patch.setattr(Tokenizer, "encode", lambda self, text: [5, 6, 7] * 200)
+        code, out, err = pyc("report", artifact, recipe)
+    assert (code, out) == (8, ""), err
+    assert "own.pyca: it was calibrated by other tokens than are read now: text " in err and len(err.splitlines()) == 1
+    (tmp_path / "text.txt").write_text(TEXT + "more")
+    for edited in (READ, {"generate": 256, "window": 32}):
+        code, out, err = pyc("report", artifact, tuned("edited", quantize={**quantize, "calibration": edited}))
+        assert (code, out) == (8, ""), err
+        assert "own.pyca: it was made from something else: sources calibration/text.txt: " in err, err
+    (tmp_path / "text.txt").unlink()
+    for source in (recipe, tuned.checkpoint):
+        code, out, err = pyc("report", artifact, source)
+        assert (code, out) == (8, ""), err
+        assert "own.pyca: it was made from calibration/text.txt, and there is no file " in err, err
+        assert len(err.splitlines()) == 1, err
 
 
 def test_an_artifact_for_another_engine(tiny_checkpoint, tmp_path, key_home, pyc):
