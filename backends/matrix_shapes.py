@@ -38,13 +38,15 @@ PLACES: Mapping[str, tuple[Size, Size]] = {
     "intermediate.dense": ("inner", "hidden"),
     "output.dense": ("hidden", "inner"),
 }
-"""What a matrix [out, in] makes and reads, by the end of its name; of two that fit the longer one comes first."""
+"""What a matrix [out, in] makes and reads, by the last parts of its name: the most that are here decide."""
+MOST_PARTS = max(name.count(".") for name in PLACES) + 1
 
 
 def place_of(name: str) -> tuple[Size, Size] | None:
     """Return what a matrix of that name, such as model.layers.0.mlp.up_proj.weight, makes and reads."""
-    module = f".{name.removesuffix('.weight')}"
-    return next((place for end, place in PLACES.items() if module.endswith(f".{end}")), None)
+    parts = name.removesuffix(".weight").rsplit(".", MOST_PARTS)[-MOST_PARTS:]
+    ends = (".".join(parts[first:]) for first in range(len(parts)))
+    return next((PLACES[end] for end in ends if end in PLACES), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ UNKNOWN = "packed"
 """The name for what no scheme of the recipe fits."""
 
 MOST_PATTERNS = 32
-MOST_LETTERS = 1 << 22
+MOST_LETTERS = 1 << 21
 """Regular expressions of overrides, and their number times letters of names: a file may be anybody's."""
 
 _FLOAT32 = Dense("f32")

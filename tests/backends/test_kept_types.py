@@ -164,3 +164,35 @@ def test_every_matrix_of_every_architecture_has_a_place(family, tiny_checkpoint)
     parts = [part for name in quantizable(module) for part in names_in_stack(name)]
     assert len(parts) > 7
     assert [part for part in parts if place_of(part) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("encoder.layer.0.attention.output.dense.weight", ("hidden", "hidden")),
+        ("encoder.layer.0.output.dense.weight", ("hidden", "inner")),
+        ("lm_head.weight", ("vocabulary", "hidden")),
+        ("model.embed_tokens.weight", ("vocabulary", "hidden")),
+        ("proj.weight", None),
+        ("", None),
+        ("x" * 512, None),
+    ],
+)
+def test_the_place_of_a_name(name, place):
+    assert place_of(name) == place
+
+
+def test_sizes_that_no_model_has():
+    """Whatever a header says: rows that cannot be divided, and names of stacks that are none."""
+    header, _ = lowered_header(DEMO)
+    largest = (1 << 53) - 1
+    names = ("self_attn.q_proj+k_proj+v_proj", "mlp.gate_proj+up_proj", "mlp.down_proj", "+", ".+.", "mlp.up_proj+")
+    shapes = ((1, 1), (1, largest), (largest, largest))
+    tensors = [
+        Tensor(f"{layer}.{name}.weight", "u8", shape, Span(0, 1))
+        for layer, shape in enumerate(shapes)
+        for name in names
+    ]
+    tensors += [Tensor("1.mlp.gate_proj+up_proj.bias", "f32", (largest,), Span(0, 1))]
+    found = stored_weights(msgspec.structs.replace(header, tensors=tuple(tensors)))
+    assert len(found) == len(tensors)
