@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import panel_layout
 from pyc.backends.cpu.packing import store_panels
-from pyc.backends.cpu.stored_schemes import BYTES, HALF
+from pyc.backends.recipe_schemes import BYTES, HALF
 from pyc.backends.stored_weights import stored_weights
 from pyc.compiler.schemes import SCHEMES, Dense, Scheme
 from pyc.runtime.artifact.dtypes import DtypeName

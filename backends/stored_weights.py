@@ -8,6 +8,7 @@ from pyc.backends.cpu import stored_schemes
 from pyc.backends.cpu.stored_schemes import StoredWeight
 from pyc.backends.cuda import stored_schemes as cuda_stored_schemes
 from pyc.backends.onnx.stored_schemes import counts, stored_parts
+from pyc.backends.recipe_schemes import RecipeSchemes
 from pyc.runtime.artifact.format import Header
 
 __all__ = ["StoredWeight", "main_scheme", "scheme_bytes", "stored_weights", "weights_of"]
@@ -17,9 +18,9 @@ main_scheme = stored_schemes.main_scheme
 
 def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says."""
-    schemes = stored_schemes.schemes_of(header)
+    schemes = RecipeSchemes(header)
     parts = {**stored_parts(header, schemes), **cuda_stored_schemes.stored_parts(header, schemes)}
-    return tuple(parts.get(weight.name, weight) for weight in stored_schemes.stored_weights(header))
+    return tuple(parts.get(weight.name, weight) for weight in stored_schemes.stored_weights(header, schemes))
 
 
 def weights_of(header: Header) -> dict[str, tuple[StoredWeight, ...]]:

@@ -218,6 +218,9 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
 KEEP_CODES = "keep_codes"
 """Among the passes of an artifact: how many matrices kept codes of a quantized checkpoint, by scheme."""
 
+KEEP_TYPES = "keep_types"
+"""Among the passes of an artifact: how many matrices kept the type that a checkpoint has, by type."""
+
 
 def activations_beside(activations: Activations) -> Activations:
     """Return what quantized weights multiply with in a recipe with `activations`."""

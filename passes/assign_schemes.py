@@ -21,6 +21,7 @@ from pyc.compiler.recipe.types import Algorithm, Quantize
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import (
     KEEP_CODES,
+    KEEP_TYPES,
     Dense,
     Float8,
     Scheme,
@@ -75,23 +76,27 @@ class AssignSchemes:
                 )
         embeddings = embeddings_of(module)
         weights: dict[str, Expression] = {}
-        counts: Counter[str] = Counter()
+        codes: Counter[str] = Counter()
+        types: Counter[str] = Counter()
         for name, base in module.weights.items():
             scheme: Scheme = Dense("f32")
             if name in matrices:
                 scheme = self.quantize.scheme_of(name, embedding=name in embeddings)
             if isinstance(scheme, Dense) and scheme.dtype is None and (kept := self._kept(base)) is not None:
                 scheme = kept
-                counts[kept.name] += 1
+                codes[kept.name] += 1
             elif isinstance(scheme, Dense) and scheme.dtype is None:
                 scheme = replace(scheme, dtype=source_dtype(base))
+                types[scheme.name] += 1
             algorithm = self._algorithm(module, name, base, scheme) if name in matrices else None
             weights[name] = Stored(base, self._checked(name, scheme, base), algorithm)
         made = module.with_graph(module.graph, weights)
-        if not counts:
-            return made
-        record = PassRecord(KEEP_CODES, self.version, json.dumps(counts, sort_keys=True))
-        return replace(made, passes=(*made.passes, record))
+        records = tuple(
+            PassRecord(record, self.version, json.dumps(counts, sort_keys=True))
+            for record, counts in ((KEEP_CODES, codes), (KEEP_TYPES, types))
+            if counts
+        )
+        return replace(made, passes=(*made.passes, *records)) if records else made
 
     def _place(self, index: int) -> str:
         """Return what messages call an override: where it was written, and the key."""

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.backends.recipe_schemes import BYTES, HALF
 from pyc.backends.stored_values import is_stored_as, stored_values
 from pyc.backends.stored_weights import StoredWeight, stored_weights
 from pyc.compiler.schemes import SCHEMES, Dense, Scheme
@@ -29,6 +30,11 @@ from pyc.runtime.artifact.reader import Artifact
 
 ROWS_AT_A_TIME = 4096
 MOST_DEPTH = 64
+OTHER_SHAPES = "other shapes"
+IN_PARTS = "codes and scales apart"
+UNKNOWN_SCHEME = "scheme not known"
+_OPEN = {HALF: "f16 or bf16 not known", BYTES: "int8 or fp8 not known"}
+"""Why there is no distance, of names that stand for several schemes."""
 
 Advance = Callable[[int, int], None]
 """Is told how many bytes have been compared, of how many."""
@@ -36,7 +42,8 @@ Advance = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class TensorChange:
-    """A tensor; `distance` is None where the two cannot be subtracted, as of other shapes, or of schemes unknown."""
+    """A tensor; `distance` is None where nothing was measured, and `why_no_distance` says why the two cannot be
+    subtracted, where that is why."""
 
     name: str
     before: str | None
@@ -44,6 +51,7 @@ class TensorChange:
     bytes_before: int
     bytes_after: int
     distance: float | None = None
+    why_no_distance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +182,10 @@ def _tensors(
     found = []
     for name in differing:
         one, two = first.get(name), second.get(name)
-        distance = None
+        distance, why_not = None, None
         if advance is not None and one is not None and two is not None:
-            distance = _distance(before, after, name, known[0][name], known[1][name])
+            measured = _distance(before, after, name, known[0][name], known[1][name])
+            distance, why_not = (None, measured) if isinstance(measured, str) else (measured, None)
             done += _size(one)
             advance(done, total)
         found.append(
@@ -187,6 +196,7 @@ def _tensors(
                 0 if one is None else _size(one),
                 0 if two is None else _size(two),
                 distance,
+                why_not,
             )
         )
     return tuple(found), equal, equal_bytes
@@ -215,29 +225,29 @@ def _form(tensor: Tensor, weight: StoredWeight) -> str:
 
 def _distance(
     before: Artifact, after: Artifact, name: str, one: StoredWeight, two: StoredWeight
-) -> float | None:
-    """How far a tensor has moved; None where that cannot be said."""
+) -> float | str:
+    """How far a tensor has moved, or why that cannot be said."""
     first, second = before.tensor(name), after.tensor(name)
     if first.ndim != 2 or second.ndim != 2:
         if first.shape != second.shape or first.dtype != second.dtype or first.dtype == np.uint8:
-            return None
+            return OTHER_SHAPES if first.ndim == second.ndim and first.dtype == second.dtype != np.uint8 else IN_PARTS
         return _root(*_squares(_numbers(first), _numbers(second)))
+    rows, columns = one.rows, one.columns
+    if columns and two.columns and (rows, columns) != (two.rows, two.columns):
+        return OTHER_SHAPES
     schemes = _scheme(one), _scheme(two)
-    columns = one.columns, two.columns
-    if None in schemes or columns[0] != columns[1] or not columns[0]:
-        return None
-    rows = min(one.rows, two.rows)
-    if one.rows != two.rows or not rows:
-        return None
-    pairs = list(zip((first, second), schemes, strict=True))
-    if not all(scheme is not None and is_stored_as(array, scheme, rows, columns[0]) for array, scheme in pairs):
-        return None
+    for weight, scheme in zip((one, two), schemes, strict=True):
+        if scheme is None:
+            return _OPEN.get(weight.scheme, UNKNOWN_SCHEME)
+        if not weight.columns:
+            return IN_PARTS
+    pairs = [(array, scheme) for array, scheme in zip((first, second), schemes, strict=True) if scheme is not None]
+    if not all(is_stored_as(array, scheme, rows, columns) for array, scheme in pairs):
+        return UNKNOWN_SCHEME
     moved = square = 0.0
     for start in range(0, rows, ROWS_AT_A_TIME):
         stop = min(start + ROWS_AT_A_TIME, rows)
-        a, b = (
-            stored_values(array, scheme, columns[0], start, stop) for array, scheme in pairs if scheme is not None
-        )
+        a, b = (stored_values(array, scheme, columns, start, stop) for array, scheme in pairs)
         more = _squares(a, b)
         moved, square = moved + more[0], square + more[1]
     return _root(moved, square)

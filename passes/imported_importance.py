@@ -20,12 +20,12 @@ from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
+from pyc.compiler.stacked_names import names_in_stack
 from pyc.compiler.weights import Expression, ScaledColumns, Stacked, Stored
 from pyc.models.gguf_names import checkpoint_name
 from pyc.models.imatrix_file import read_imatrix
 from pyc.passes.assign_schemes import quantizable
 from pyc.passes.matrix_algorithms import algorithm_of, is_quantized
-from pyc.passes.stack_linear import names_in_stack
 from pyc.runtime.errors import QuantizeError
 
 Importance = Mapping[str, tuple[Floats, ...]]

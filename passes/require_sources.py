@@ -17,6 +17,7 @@ import msgspec
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
 from pyc.compiler.manager import record_of
+from pyc.compiler.schemes import KEEP_CODES, KEEP_TYPES
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.changes import Change, told
 from pyc.passes.compare_artifacts import provenance_changes
@@ -94,7 +95,7 @@ def require_tokens(artifact: Artifact, given: Iterable[PassRecord]) -> None:
 def _merging(passes: Iterable[PassRecord]) -> tuple[PassRecord, ...]:
     """The records of what adapters have done: of passes before weights get their schemes, and of virtual tokens."""
     every = tuple(passes)
-    fused = takewhile(lambda each: each.name != AssignSchemes.name, every)
+    fused = takewhile(lambda each: each.name not in (KEEP_CODES, KEEP_TYPES, AssignSchemes.name), every)
     return (*fused, *(each for each in every if each.name == PREFIX))
 
 

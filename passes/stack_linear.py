@@ -77,14 +77,6 @@ def _stacked(members: list[Operation], weights: dict[str, Expression]) -> list[O
     return operations
 
 
-def names_in_stack(stacked: str) -> list[str]:
-    """Return the names of the matrices that a weight is stacked of: a.q+k.weight is a.q.weight and a.k.weight."""
-    stem, _, kind = stacked.rpartition(".")
-    first, *others = stem.split("+")
-    prefix = first.rpartition(".")[0]
-    return [f"{first}.{kind}", *(".".join(filter(None, (prefix, other, kind))) for other in others)]
-
-
 def _joined(names: list[str]) -> str:
     """Return "layer.q_proj+k_proj" for names that share the prefix "layer."."""
     split = [name.split(".") for name in names]

@@ -32,6 +32,7 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.schemes import Dense
+from pyc.compiler.stacked_names import names_in_stack
 from pyc.compiler.weights import Stacked, Stored
 from pyc.passes.assign_schemes import quantizable
 from pyc.passes.calibrate import calibration_records, with_scaled_channels
@@ -43,7 +44,6 @@ from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.pipeline import pipeline
 from pyc.passes.require_sources import require_files, require_model, require_tokens
 from pyc.passes.scheme_problem import Ingested
-from pyc.passes.stack_linear import names_in_stack
 from pyc.runtime.artifact.format import Header, Tensor
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.validate import tensor_bytes

@@ -1,49 +1,33 @@
 """How the tensors of an artifact are stored: found out from its header, which names no schemes.
 
-A packed matrix is u8 [panels, panel_bytes]. Its recipe names the schemes that it may have; a scheme and a number of
-columns give the bytes of a panel (`layouts`), so the scheme that fits the model's own sizes is the one. Overrides that
-name a matrix are looked up, as those are of a build that chose schemes by a goal; regular expressions are not matched:
-one out of somebody's file may take for ever.
+A packed matrix is u8 [panels, panel_bytes]. Its name tells which schemes it may have (`recipe_schemes`) and how many
+columns (`matrix_shapes`); a scheme and a number of columns give the bytes of a panel (`layouts`), so what fits is the
+one. The names of somebody else's model tell no columns: there, those that the model's own sizes suggest are tried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-import msgspec
-
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import panel_layout
-from pyc.compiler.recipe.types import Document, Quantize
-from pyc.compiler.schemes import (
-    ALIASES,
-    KEEP_CODES,
-    SCHEMES,
-    Dense,
-    Float8,
-    Int4Group,
-    Int8Channel,
-    Int8Group,
-    LookupGroup,
-    Scheme,
-)
+from pyc.backends.matrix_shapes import MatrixShapes, Size, matrix_shapes
+from pyc.backends.recipe_schemes import UNKNOWN, RecipeSchemes, name_of
+from pyc.compiler.schemes import Int4Group, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.host.rounding import ceil_div
 
-HALF = "16-bit"
-"""The name for f16 and bf16, whose panels have one form."""
-BYTES = "8-bit"
-"""The name for codes of a byte by a scale for each row, int8 or floating point, where the recipe's overrides leave open
-which they are: their panels have one form."""
-UNKNOWN = "packed"
-"""The name for what no scheme of the recipe fits."""
 MOST_COLUMNS = 1 << 32
 MOST_SIZES = 256
 """Sizes of panels, and numbers of columns, that a model may have: real ones have a few."""
+
+Groups = tuple[tuple[Scheme, ...], ...]
+"""Schemes that a matrix may have, as `RecipeSchemes.of` returns them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +49,13 @@ class StoredWeight:
         return self.values // self.columns if self.columns else 0
 
 
-def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
+def stored_weights(header: Header, schemes: RecipeSchemes) -> tuple[StoredWeight, ...]:
     """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says, and takes no
     longer for more tensors than it takes to look at each."""
-    sizes = {tensor.shape[1] for tensor in header.tensors if _is_packed(tensor)}
-    schemes, widths = schemes_of(header), _widths(header)
-    if max(len(sizes), len(widths)) > MOST_SIZES:
-        sizes = set()
-    found = {size: _fitting(size, schemes, widths) for size in sizes}
-    names, info = names_of_bytes(header), header.model
-    vocabulary = {size: known for size in sizes if (known := _of_width(size, schemes, info.hidden_size))}
-    of_panels = {ceil_div(info.vocab_size, LANES): {**found, **vocabulary}}
-    named = _named(header)
-    fitting: dict[tuple[int, Scheme], tuple[str, int] | None] = {}
-
-    def panels_of(tensor: Tensor) -> dict[int, tuple[str, int]]:
-        likely = of_panels.get(tensor.shape[0], found) if tensor.shape else found
-        scheme = named.get(_first_name(tensor.name)) if named and _is_packed(tensor) else None
-        if scheme is None or tensor.shape[1] not in found:
-            return likely
-        key = (tensor.shape[1], scheme)
-        if key not in fitting:
-            fitting[key] = next((fit for width in sorted(widths) if (fit := _of_width(key[0], (scheme,), width))), None)
-        fit = fitting[key]
-        return likely if fit is None else {tensor.shape[1]: fit}
-
-    return tuple(_stored(tensor, info, panels_of(tensor), names) for tensor in header.tensors)
+    panels = _Panels(header, schemes)
+    return tuple(
+        panels.stored(tensor) if _is_packed(tensor) else _as_it_is(tensor) for tensor in header.tensors
+    )
 
 
 def scheme_bytes(weights: tuple[StoredWeight, ...]) -> tuple[tuple[str, int, int], ...]:
@@ -111,41 +76,96 @@ def main_scheme(weights: tuple[StoredWeight, ...]) -> str:
     return max(values, key=values.__getitem__, default="none")
 
 
-def _stored(
-    tensor: Tensor, info: ModelInfo, found: dict[int, tuple[str, int]], names: tuple[str, str]
-) -> StoredWeight:
-    """`found`: the scheme and the columns of panels of so many bytes; `names`: those of `names_of_bytes`."""
+def _as_it_is(tensor: Tensor) -> StoredWeight:
+    is_matrix = len(tensor.shape) == 2
     size_bytes = prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
-    if not _is_packed(tensor):
-        is_matrix = len(tensor.shape) == 2
-        columns = tensor.shape[1] if is_matrix else 0
-        return StoredWeight(tensor.name, tensor.dtype, is_matrix, prod(tensor.shape), size_bytes, columns)
-    panels, panel_bytes = tensor.shape
-    scheme, columns = found.get(panel_bytes, (UNKNOWN, 0))
-    is_vocabulary = panels == ceil_div(info.vocab_size, LANES) and columns == info.hidden_size
-    if scheme in _BYTES:
-        scheme = names[is_vocabulary] or scheme
-    rows = info.vocab_size if is_vocabulary else panels * LANES
-    return StoredWeight(tensor.name, scheme, True, rows * columns, size_bytes, columns)
+    columns = tensor.shape[1] if is_matrix else 0
+    return StoredWeight(tensor.name, tensor.dtype, is_matrix, prod(tensor.shape), size_bytes, columns)
+
+
+class _Panels:
+    """Finds the scheme and the columns of packed matrices."""
+
+    def __init__(self, header: Header, schemes: RecipeSchemes) -> None:
+        self._info = header.model
+        self._schemes = schemes
+        packed = [tensor for tensor in header.tensors if _is_packed(tensor)]
+        self._widths = tuple(sorted(_widths(packed, self._info)))
+        self._are_too_many = max(len({tensor.shape[1] for tensor in packed}), len(self._widths)) > MOST_SIZES
+        self._shapes = matrix_shapes(header)
+        if not self._are_too_many:
+            self._shapes = self._narrowed(packed)
+
+    def stored(self, tensor: Tensor) -> StoredWeight:
+        """Return how a packed matrix is stored."""
+        panels, panel_bytes = tensor.shape
+        scheme, columns = (UNKNOWN, 0) if self._are_too_many else self._found(tensor)
+        rows = self._shapes.rows(_plain(tensor), panels)
+        if panels == ceil_div(self._info.vocab_size, LANES) and columns == self._info.hidden_size:
+            rows = self._info.vocab_size if rows == panels * LANES else rows
+        return StoredWeight(tensor.name, scheme, True, rows * columns, panels * panel_bytes, columns)
+
+    def _found(self, tensor: Tensor) -> tuple[str, int]:
+        """The name of the scheme of a matrix, and its columns."""
+        panels, panel_bytes = tensor.shape
+        groups = self._schemes.of(_plain(tensor))
+        known = self._shapes.inputs(_plain(tensor))
+        if known is not None and (fit := _within(panel_bytes, groups, known[1])) is not None:
+            return fit
+        hidden = self._info.hidden_size
+        is_like_vocabulary = panels == ceil_div(self._info.vocab_size, LANES)
+        if is_like_vocabulary and (fit := _within(panel_bytes, groups, range(hidden, hidden + 1))) is not None:
+            return fit
+        return _fitting(panel_bytes, groups, self._widths)
+
+    def _narrowed(self, packed: Iterable[Tensor]) -> MatrixShapes:
+        """The shapes, with what the matrices that read a size tell of it where those that make it leave it open."""
+        found: dict[Size, set[int]] = {}
+        for tensor in packed:
+            known = self._shapes.inputs(_plain(tensor))
+            if known is None or len(known[1]) < 2:
+                continue
+            fit = _within(tensor.shape[1], self._schemes.of(_plain(tensor)), known[1])
+            found.setdefault(known[0], set()).add(0 if fit is None else fit[1])
+        shapes = self._shapes
+        for size, columns in found.items():
+            if 0 not in columns:
+                shapes = shapes.with_size(size, min(columns))
+        return shapes
+
+
+def _plain(tensor: Tensor) -> str:
+    """The name of a weight, without that of the backend which has it so."""
+    return tensor.name.partition("@")[0]
 
 
 def _is_packed(tensor: Tensor) -> bool:
     return tensor.dtype == "u8" and len(tensor.shape) == 2
 
 
-def _fitting(panel_bytes: int, schemes: tuple[Scheme, ...], widths: frozenset[int]) -> tuple[str, int]:
-    """The name of the scheme of such panels, and their columns."""
+@lru_cache(maxsize=4096)
+def _within(panel_bytes: int, groups: Groups, columns: range) -> tuple[str, int] | None:
+    """The name of the scheme of such panels, and their columns, the most of those that fit; None: no scheme fits."""
+    for schemes in groups:
+        for scheme in schemes:
+            fitting = next((each for each in reversed(columns) if _panel_bytes(scheme, each) == panel_bytes), None)
+            if fitting is not None:
+                return name_of([scheme, *schemes]), fitting
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _fitting(panel_bytes: int, groups: Groups, widths: tuple[int, ...]) -> tuple[str, int]:
+    """The same where the columns are not known; `widths` are likely."""
+    schemes = tuple(dict.fromkeys(scheme for group in groups for scheme in group))
     for scheme in schemes:
-        for columns in sorted(widths):
+        for columns in widths:
             if _panel_bytes(scheme, columns) == panel_bytes:
-                return _name(scheme), columns
-    fitting = {(_name(scheme), columns) for scheme in schemes if (columns := _columns(scheme, panel_bytes))}
+                return name_of([scheme, *schemes]), columns
+    fitting = {
+        (name_of([scheme, *schemes]), columns) for scheme in schemes if (columns := _columns(scheme, panel_bytes))
+    }
     return fitting.pop() if len(fitting) == 1 else (UNKNOWN, 0)
-
-
-def _of_width(panel_bytes: int, schemes: tuple[Scheme, ...], columns: int) -> tuple[str, int] | None:
-    """The same where the columns are known: panels of ternary look like those of int8 with a quarter of the columns."""
-    return next(((_name(s), columns) for s in schemes if _panel_bytes(s, columns) == panel_bytes), None)
 
 
 @lru_cache(maxsize=4096)
@@ -170,102 +190,14 @@ def _columns(scheme: Scheme, panel_bytes: int) -> int:
     return low * step if low and _panel_bytes(scheme, low * step) == panel_bytes else 0
 
 
-def _name(scheme: Scheme) -> str:
-    return HALF if isinstance(scheme, Dense) and scheme.dtype in ("f16", "bf16") else scheme.name
-
-
-_BYTES = frozenset(
-    scheme.name
-    for scheme in SCHEMES.values()
-    if isinstance(scheme, Int8Channel) or (isinstance(scheme, Float8) and scheme.scaling != "block")
-)
-"""Schemes whose panels have one form."""
-
-
-def names_of_bytes(header: Header, form: frozenset[str] = _BYTES) -> tuple[str, str]:
-    """The scheme that matrices have of `form`, whose schemes look alike, and that of the vocabulary's; "": none has."""
-    quantize = _quantize(header)
-    if quantize is None:
-        return "", ""
-    overrides = {override.scheme for override in quantize.overrides}
-    found = []
-    for first in (quantize.scheme, quantize.embeddings):
-        kept = {scheme.name for scheme in _kept_codes(header)}
-        names = {ALIASES.get(name, name) for name in (first, *overrides)}
-        names = (names | kept if "none" in names else names) & form
-        found.append(names.pop() if len(names) == 1 else BYTES if names else "")
-    return found[0], found[1]
-
-
-def _quantize(header: Header) -> Quantize | None:
-    """That of the recipe; None where it is none."""
-    try:
-        return msgspec.json.decode(header.provenance.recipe, type=Document).quantize
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-
-
-def schemes_of(header: Header) -> tuple[Scheme, ...]:
-    """The schemes that matrices may have: the recipe's, in the order in which they are likely, and f32, which tables of
-    positions have."""
-    quantize = _quantize(header)
-    if quantize is None:
-        return ()
-    names = [quantize.scheme, quantize.embeddings, *(override.scheme for override in quantize.overrides)]
-    found: list[Scheme] = []
-    for name in names:
-        scheme = SCHEMES.get(ALIASES.get(name, name), Dense())
-        found += [*_kept_codes(header), *_kept(header)] if scheme == Dense() else [scheme]
-    return tuple(dict.fromkeys([*found, Dense("f32")]))
-
-
-def _named(header: Header) -> dict[str, Scheme]:
-    """The schemes of matrices that an override names in full, by their names without ".weight". Those behind a regular
-    expression, which may match first, are left out, and what a name keeps as it is."""
-    quantize = _quantize(header)
-    found: dict[str, Scheme] = {}
-    for override in quantize.overrides if quantize is not None else ():
-        if override.match.startswith("re:"):
-            break
-        scheme = SCHEMES.get(ALIASES.get(override.scheme, override.scheme), Dense())
-        found.setdefault(override.match.removesuffix(".weight"), scheme)
-    return {name: scheme for name, scheme in found.items() if scheme != Dense()}
-
-
-def _first_name(stacked: str) -> str:
-    """The first of the matrices that a weight is stacked of, without ".weight": a.q of a.q+k.weight."""
-    return stacked.removesuffix(".weight").partition("+")[0]
-
-
-def _kept_codes(header: Header) -> list[Scheme]:
-    """The schemes of a quantized checkpoint's own codes, which "none" keeps (`passes.assign_schemes`)."""
-    records = [record.options for record in header.provenance.passes if record.name == KEEP_CODES]
-    try:
-        names = {name for options in records for name in msgspec.json.decode(options, type=dict[str, int])}
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return []
-    return [scheme for name, scheme in SCHEMES.items() if name in names]
-
-
-def _kept(header: Header) -> list[Scheme]:
-    """What "none" may be, as in the checkpoint. A panel of f32 looks like one of 16 bits with twice the columns; the
-    vocabulary's matrix, whose columns are known, tells which it is."""
-    info = header.model
-    panels = ceil_div(info.vocab_size, LANES)
-    is_wide = any(tensor.shape == (panels, 4 * LANES * info.hidden_size) for tensor in header.tensors)
-    return [Dense("f32"), Dense("bf16")] if is_wide else [Dense("bf16"), Dense("f32")]
-
-
-def _widths(header: Header) -> frozenset[int]:
+def _widths(packed: Iterable[Tensor], info: ModelInfo) -> frozenset[int]:
     """Numbers of columns that matrices of this model are likely to have: those of the hidden state, of what attention
     returns (its queries, without keys and values where they are stacked) and of a feed-forward's inner state (half of
     the rows where two are stacked)."""
-    info = header.model
     found = {info.hidden_size}
-    for tensor in header.tensors:
-        if _is_packed(tensor):
-            rows = tensor.shape[0] * LANES
-            found |= {rows, rows // 2, rows // 3}
-            if info.kv_cache is not None:
-                found.add(rows - 2 * info.kv_cache.heads * info.kv_cache.head_dim)
+    for tensor in packed:
+        rows = tensor.shape[0] * LANES
+        found |= {rows, rows // 2, rows // 3}
+        if info.kv_cache is not None:
+            found.add(rows - 2 * info.kv_cache.heads * info.kv_cache.head_dim)
     return frozenset(width for width in found if 0 < width <= MOST_COLUMNS)

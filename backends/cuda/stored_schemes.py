@@ -6,11 +6,12 @@ tells the rest. Floating point of 8 bits looks as it does for ONNX, and is found
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 
-from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight
+from pyc.backends.cpu.stored_schemes import StoredWeight
 from pyc.backends.cuda.layouts import PARTS
+from pyc.backends.recipe_schemes import UNKNOWN, RecipeSchemes
 from pyc.compiler.codebooks import CODEBOOKS
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import LookupGroup, Scheme
@@ -21,13 +22,12 @@ _OWN = "@cuda"
 """What ends the names of weights that another backend stores otherwise (`passes.lower`)."""
 
 
-def stored_parts(header: Header, schemes: Iterable[Scheme]) -> dict[str, StoredWeight]:
-    """Return how the parts of quantized matrices are stored, by the names of tensors; `schemes` are the recipe's.
+def stored_parts(header: Header, schemes: RecipeSchemes) -> dict[str, StoredWeight]:
+    """Return how the parts of quantized matrices are stored, by the names of tensors; `schemes` are those of matrices.
 
     The values of a matrix are counted with its codes.
     """
     by_name = {tensor.name: tensor for tensor in header.tensors}
-    known = tuple(schemes)
     found: dict[str, StoredWeight] = {}
     for name, codes in by_name.items():
         plain = name.removesuffix(_OWN)
@@ -36,7 +36,7 @@ def stored_parts(header: Header, schemes: Iterable[Scheme]) -> dict[str, StoredW
             continue
         parts = {part: by_name.get(f"{stem}.{part}{_OWN}") or by_name.get(f"{stem}.{part}") for part in PARTS}
         parts["codes"] = codes
-        scheme = _scheme(parts, known)
+        scheme = _scheme(parts, tuple(one for group in schemes.of(stem) for one in group))
         if scheme is None:
             continue
         values = prod(codes.shape) * 8 // (_bits(codes) or (8 if scheme.startswith("int8") else 4))

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight, names_of_bytes
+from pyc.backends.cpu.stored_schemes import StoredWeight
 from pyc.backends.onnx.layouts import ROW_BLOCK
-from pyc.compiler.schemes import SCHEMES, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
+from pyc.backends.recipe_schemes import UNKNOWN, RecipeSchemes, name_of
+from pyc.compiler.schemes import Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
-from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
+from pyc.runtime.artifact.format import Header, Tensor
 
 _SUFFIXES = (".codes", ".scales", ".zero_points")
 _BESIDE_CODES = (".scales", ".zero_points", ".factors")
-_FLOATS_BY_BLOCK = "fp8-b128"
-_FLOATS = frozenset(name for name, scheme in SCHEMES.items() if isinstance(scheme, Float8)) - {_FLOATS_BY_BLOCK}
 
 
-def stored_parts(header: Header, schemes: Iterable[Scheme]) -> dict[str, StoredWeight]:
-    """Return how the parts of quantized matrices are stored, by the names of tensors; `schemes` are the recipe's.
+def stored_parts(header: Header, schemes: RecipeSchemes) -> dict[str, StoredWeight]:
+    """Return how the parts of quantized matrices are stored, by the names of tensors; `schemes` are those of matrices.
 
     The values of a matrix are counted with its codes.
     """
     by_name = {tensor.name: tensor for tensor in header.tensors}
-    floats = names_of_bytes(header, _FLOATS)
-    known = tuple(schemes)
     found: dict[str, StoredWeight] = {}
     for name, codes in by_name.items():
         stem = name.removesuffix(_SUFFIXES[0])
@@ -32,9 +29,9 @@ def stored_parts(header: Header, schemes: Iterable[Scheme]) -> dict[str, StoredW
             continue
         scales = by_name.get(f"{stem}.scales")
         if len(codes.shape) == 2:
-            scheme, values = _fitting_floats(codes, scales, header.model, floats), prod(codes.shape)
+            scheme, values = _fitting_floats(scales, schemes.of(stem)), prod(codes.shape)
         else:
-            scheme, values = _fitting(codes, f"{stem}.zero_points" in by_name, known)
+            scheme, values = _fitting(codes, f"{stem}.zero_points" in by_name, schemes.of(stem))
         for suffix in _SUFFIXES:
             part = by_name.get(stem + suffix)
             if part is not None:
@@ -52,10 +49,10 @@ def counts(weights: Iterable[StoredWeight]) -> Mapping[str, int]:
     return found
 
 
-def _fitting(codes: Tensor, has_zero_points: bool, schemes: tuple[Scheme, ...]) -> tuple[str, int]:
+def _fitting(codes: Tensor, has_zero_points: bool, groups: tuple[tuple[Scheme, ...], ...]) -> tuple[str, int]:
     """Return the name of the scheme of such codes, and how many there are, padding included."""
     rows, blocks, size = codes.shape
-    for scheme in schemes:
+    for scheme in (scheme for group in groups for scheme in group):
         match scheme:
             case Int4Group(block, symmetric) if 2 * size == block and has_zero_points != symmetric:
                 return scheme.name, rows * blocks * block
@@ -66,8 +63,13 @@ def _fitting(codes: Tensor, has_zero_points: bool, schemes: tuple[Scheme, ...]) 
     return UNKNOWN, 0
 
 
-def _fitting_floats(codes: Tensor, scales: Tensor | None, info: ModelInfo, names: tuple[str, str]) -> str:
-    """Return the name of the scheme of codes of 8-bit floating point; `names`: of those that have a scale a row."""
-    if scales is not None and len(scales.shape) == 2 and scales.shape[1] > 1:
-        return _FLOATS_BY_BLOCK
-    return names[codes.shape == (info.vocab_size, info.hidden_size)] or _FLOATS_BY_BLOCK
+def _fitting_floats(scales: Tensor | None, groups: tuple[tuple[Scheme, ...], ...]) -> str:
+    """Return the name of the scheme of codes of 8-bit floating point. Scales of blocks may be one a row, too."""
+    has_blocks = scales is not None and len(scales.shape) == 2 and scales.shape[1] > 1
+    for schemes in groups:
+        floats = [scheme for scheme in schemes if isinstance(scheme, Float8)]
+        by_block = [scheme for scheme in floats if scheme.scaling == "block"]
+        by_row = [scheme for scheme in floats if scheme.scaling != "block" and not has_blocks]
+        if by_row or by_block:
+            return name_of(by_row or by_block)
+    return UNKNOWN

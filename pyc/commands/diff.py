@@ -45,7 +45,8 @@ def command(
     \b
     pyc diff last-release.pyca model.pyca --markdown
 
-    Of a matrix that changed: how far it has moved, as the root of the squared differences over the squared values.
+    Of a matrix that changed: how far it has moved, as the root of the squared differences over the squared values, or
+    why that cannot be said.
     Nothing is executed, and no key is needed; what is read is verified.
     """
     keep_blas_small()

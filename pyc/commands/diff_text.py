@@ -65,7 +65,7 @@ def tensor_rows(tensors: Sequence[TensorChange]) -> list[tuple[str, ...]]:
             _shown(each.before),
             "the same" if each.after == each.before else _shown(each.after),
             f"{each.bytes_after - each.bytes_before:+,}",
-            "" if each.distance is None else figure(each.distance),
+            each.why_no_distance or "" if each.distance is None else figure(each.distance),
         )
         for each in tensors
     ]

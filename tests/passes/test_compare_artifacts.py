@@ -7,12 +7,15 @@ import pytest
 from built_models import recipe_for
 from safetensors.numpy import load_file
 
+from pyc.commands.diff_text import tensor_rows
+from pyc.passes import assign_schemes
 from pyc.passes.build import build
 from pyc.passes.compare_artifacts import compare_artifacts
 from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.source import exportable
 from pyc.runtime.artifact.reader import open_artifact
 
+DOWN = {"match": "re:.*down_proj", "scheme": "int8"}
 WIDE = {"tokenizer": False, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32}
 
 
@@ -22,9 +25,9 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
 
-    def make(checkpoint, name, quantize):
+    def make(checkpoint, name, quantize, **fields):
         recipe = tmp_path / f"{name}.yaml"
-        recipe.write_text(json.dumps(recipe_for(checkpoint, quantize=quantize)))
+        recipe.write_text(json.dumps({**recipe_for(checkpoint, quantize=quantize), **fields}))
         artifact = build(recipe, output=tmp_path / f"{name}.pyca").path
         with exportable(recipe) as source:
             folder = export_checkpoint(source, tmp_path / name)
@@ -48,6 +51,9 @@ def stacked(name, numbers):
         ({"scheme": "int8"}, {"scheme": "int4-g32"}),
         ({"scheme": "int4-g32-asym"}, {"scheme": "lut4-g32"}),
         ({"scheme": "fp8"}, {"scheme": "f32"}),
+        ({"scheme": "bf16"}, {"scheme": "f16"}),
+        ({"scheme": "none"}, {"scheme": "bf16"}),
+        ({"scheme": "fp8", "overrides": [DOWN]}, {"scheme": "int8", "overrides": [{**DOWN, "scheme": "fp8-e5m2"}]}),
     ],
 )
 def test_distances_are_those_of_the_numbers(first, second, tiny_checkpoint, made):
@@ -61,7 +67,7 @@ def test_distances_are_those_of_the_numbers(first, second, tiny_checkpoint, made
         old, new = stacked(tensor.name, a), stacked(tensor.name, b)
         expected = np.sqrt(np.square(new - old).sum() / np.square(old).sum())
         assert tensor.distance == pytest.approx(expected, rel=1e-5), tensor.name
-        assert tensor.distance > 1e-4
+        assert tensor.distance > 1e-4 and tensor.why_no_distance is None
     recipe = {change.name: (change.before, change.after) for change in found.groups["recipe"]}
     assert recipe["quantize.scheme"] == (f'"{first["scheme"]}"', f'"{second["scheme"]}"')
     assert not found.is_same
@@ -79,3 +85,41 @@ def test_a_checkpoint_that_was_trained_further(tiny_checkpoint, made):
     assert all(tensor.before == tensor.after for tensor in found.tensors)
     assert all(tensor.distance is None for tensor in quick.tensors)
     assert same.is_same and not same.groups and not same.tensors
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_adapter_of_a_checkpoint_of_16_bits(dtype, tiny_checkpoint, tiny_adapter, made):
+    """Matrices that it is fused into become f32, the others are the same; of another checkpoint all have moved."""
+    fields = {"dtype": dtype, **WIDE}
+    path, other = tiny_checkpoint("qwen3", seed=1, **fields), tiny_checkpoint("qwen3", seed=2, **fields)
+    adapter = tiny_adapter(path, "lora", r=2, target_modules=["q_proj", "down_proj"])
+    (before, a), (after, b) = made(path, "before", {}), made(path, "after", {}, adapters=[{"path": str(adapter)}])
+    last, c = made(other, "last", {})
+    for second, numbers, least in ((after, b, 4), (last, c, 10)):
+        with open_artifact(before) as one, open_artifact(second) as two:
+            found = compare_artifacts(one, two)
+        matrices = [tensor for tensor in found.tensors if tensor.name.endswith("_proj.weight")]
+        paired = [tensor for tensor in matrices if tensor.before is not None and tensor.after is not None]
+        assert len(paired) >= least - 2
+        for tensor in paired:
+            old, new = stacked(tensor.name, a), stacked(tensor.name, numbers)
+            expected = np.sqrt(np.square(new - old).sum() / np.square(old).sum())
+            assert tensor.distance == pytest.approx(expected, rel=1e-5), tensor.name
+
+
+def test_it_says_why_there_is_no_distance(tiny_checkpoint, made, monkeypatch):
+    """A build of an older pyc says of no type which of 16 bits it is."""
+    monkeypatch.setattr(assign_schemes, "KEEP_TYPES", "something_else")
+    made_of = {"dtype": "bfloat16", **WIDE}
+    before, _ = made(tiny_checkpoint("qwen3", seed=1, **made_of), "before", {})
+    after, _ = made(tiny_checkpoint("qwen3", seed=2, **made_of), "after", {})
+    wide, _ = made(tiny_checkpoint("qwen3", seed=2, **{**made_of, "intermediate_size": 512}), "wide", {})
+    with open_artifact(before) as one, open_artifact(after) as two, open_artifact(wide) as three:
+        found, others = compare_artifacts(one, two), compare_artifacts(two, three)
+        quick = compare_artifacts(one, two, measures=False)
+    reasons = {tensor.why_no_distance for tensor in found.tensors if tensor.name.endswith("_proj.weight")}
+    assert reasons == {"f16 or bf16 not known"}
+    assert {tensor.why_no_distance for tensor in quick.tensors} == {None}
+    rows = {row[0]: row for row in tensor_rows(found.tensors)}
+    assert rows["model.layers.0.self_attn.o_proj.weight"][-1] == "f16 or bf16 not known"
+    assert {tensor.why_no_distance for tensor in others.tensors if ".mlp." in tensor.name} == {"other shapes"}

@@ -10,7 +10,7 @@ import pytest
 from built_models import difference, random_ids, recipe_for
 from quantized_checkpoints import CASES, quantized_copy
 
-from pyc.backends.cpu.stored_schemes import stored_weights
+from pyc.backends.stored_weights import stored_weights
 from pyc.runtime.artifact.reader import open_artifact
 
 EXACT_KL = 1e-10

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pyc.backends.cpu.stored_schemes import main_scheme, scheme_bytes, stored_weights
+from pyc.backends.stored_weights import main_scheme, scheme_bytes, stored_weights
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from, recipe_text
 from pyc.passes.build import lower_recipe
@@ -35,7 +35,7 @@ def header_of(**recipe):
         programs=(),
         chunks=(),
         generation=Generation(),
-        provenance=Provenance(recipe_text(parsed), (), (), ()),
+        provenance=Provenance(recipe_text(parsed), (), (), lowered.passes()),
     )
     return header, stored
 
@@ -70,8 +70,7 @@ def header_of(**recipe):
 def test_the_demo_model(quantize):
     header, stored = header_of(model=str(DEMO), quantize=quantize)
     found = stored_weights(header)
-    names = {"bf16": "16-bit", "f16": "16-bit"}
-    expected = {name: names.get(tensor.scheme.name, tensor.scheme.name) for name, tensor in stored.items()}
+    expected = {name: tensor.scheme.name for name, tensor in stored.items()}
     assert {weight.name: weight.scheme for weight in found} == expected
     assert sum(size for _, _, size in scheme_bytes(found)) == sum(tensor.size_bytes for tensor in stored.values())
     values = sum(tensor.rows * tensor.columns for tensor in stored.values())
@@ -111,9 +110,21 @@ def test_more_sizes_than_a_model_has_are_not_looked_into():
     assert {weight.scheme for weight in found} == {"packed"}
 
 
-def test_an_override_that_looks_like_the_rest_is_left_open():
-    """Panels of int8 and of fp8 have one form, and overrides are not matched."""
+def test_an_override_that_looks_like_the_rest():
+    """Panels of int8 and of fp8 have one form: names say which a matrix has."""
     header, _ = header_of(model=str(DEMO), quantize={"scheme": "fp8", "overrides": [DOWN]})
     found = {weight.name: weight.scheme for weight in stored_weights(header)}
-    assert set(found.values()) == {"8-bit", "int8", "f32"}
-    assert [name for name, scheme in found.items() if scheme == "int8"] == ["model.embed_tokens.weight"]
+    assert set(found.values()) == {"fp8", "int8", "f32"}
+    int8 = {name.rpartition("layers.")[2] for name, scheme in found.items() if scheme == "int8"}
+    assert int8 == {"model.embed_tokens.weight", *(f"{layer}.mlp.down_proj.weight" for layer in range(5))}
+
+
+@pytest.mark.parametrize("match", ["re:(a|aa)+$", "re:" + "(?=a)" * 9, "re:("])
+def test_a_pattern_that_takes_long_or_is_none_is_not_matched(match):
+    """Each matrix may have any scheme of the recipe then."""
+    header, _ = header_of(model=str(DEMO), quantize={"scheme": "fp8", "overrides": [DOWN]})
+    recipe = json.loads(header.provenance.recipe)
+    recipe["quantize"]["overrides"] = [{**DOWN, "match": match}] * 40
+    provenance = msgspec.structs.replace(header.provenance, recipe=json.dumps(recipe))
+    found = stored_weights(msgspec.structs.replace(header, provenance=provenance))
+    assert {weight.scheme for weight in found} == {"8-bit", "f32"}

@@ -38,7 +38,9 @@ def header_of(quantize):
         ({"scheme": "fp8-b128", "embeddings": "fp8-tensor"}, ["f32", "fp8-b128", "fp8-tensor"]),
         ({"scheme": "int4-g32", "embeddings": "int4-g32", "overrides": [DOWN]}, ["f32", "fp8-e5m2", "int4-g32"]),
         ({"scheme": "nvfp4", "embeddings": "mxfp4"}, ["f32", "mxfp4", "nvfp4"]),
-        ({"scheme": "fp8", "overrides": [DOWN]}, ["8-bit", "f32", "int8"]),
+        ({"scheme": "fp8", "overrides": [DOWN]}, ["f32", "fp8", "fp8-e5m2", "int8"]),
+        ({"scheme": "lut4-g32"}, ["f32", "int8", "lut4-g32"]),
+        ({"scheme": "mxfp4", "overrides": [{**DOWN, "scheme": "int8-g32"}]}, ["f32", "int8", "int8-g32", "mxfp4"]),
     ],
     ids=str,
 )

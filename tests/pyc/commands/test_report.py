@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dequantized_reference import dequantized
 from html_pages import NASTY, Page
+from quantized_checkpoints import quantized_copy
 from safetensors.numpy import load_file
 
 from pyc.backends.artifact_storage import storage_of
@@ -18,7 +19,7 @@ from pyc.backends.protocol import CompiledProgram
 from pyc.backends.registry import BACKENDS
 from pyc.commands.report_page import STEPS, report_page
 from pyc.commands.result_schemas import schema_of
-from pyc.compiler.schemes import SCHEMES
+from pyc.compiler.schemes import KEEP_CODES, SCHEMES
 from pyc.passes.build import build
 from pyc.passes.weight_errors import MatrixError
 from pyc.runtime.artifact.format import Function
@@ -417,6 +418,19 @@ def test_a_text_that_is_another_or_missing_is_refused(tuned, tmp_path, monkeypat
         assert (code, out) == (8, ""), err
         assert "own.pyca: it was made from calibration/text.txt, and there is no file " in err, err
         assert len(err.splitlines()) == 1, err
+
+
+def test_a_quantized_checkpoint_whose_codes_are_kept(tiny_checkpoint, tmp_path, monkeypatch, key_home, pyc):
+    """The record of what was kept is none of an adapter."""
+    monkeypatch.setitem(BACKENDS, "cpu", WithoutCode)
+    checkpoint = tmp_path / "int8"
+    quantized_copy(tiny_checkpoint("llama", **WIDE), "w8a8", checkpoint)
+    path = build({"model": str(checkpoint), "targets": [{"isa": ["x86-64"]}]}, output=tmp_path / "int8.pyca").path
+    with open_artifact(path) as artifact:
+        assert KEEP_CODES in [step.name for step in artifact.header.provenance.passes]
+    code, out, err = pyc("report", path, checkpoint, "--json")
+    assert code == 0, err
+    assert "int8" in {each["scheme"] for each in json.loads(out)["matrices"]}
 
 
 def test_an_artifact_for_another_engine(tiny_checkpoint, tmp_path, key_home, pyc):
