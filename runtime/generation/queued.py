@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class Queued(ABC):
         self.slot = -1
         self.chunks: dict[int, int] = {}
         """The bucket of each piece that the prompt is fed in, by the position of its first token."""
+        self.tell: Callable[[Queued], None] | None = None
+        """Called whenever there is something to take, and at the end, by whichever thread made it."""
 
     @property
     def is_open(self) -> bool:
@@ -64,3 +66,9 @@ class Queued(ABC):
     def close(self) -> None:
         """Ends it: its slot is free from now on. Any thread may do so, at any time."""
         self.owner = None
+        self.told()
+
+    def told(self) -> None:
+        """Tell whoever waits that it is served."""
+        if self.tell is not None:
+            self.tell(self)

@@ -158,6 +158,8 @@ class Request(Queued):
         self.ready.append(token)
         if token.finish_reason is not None:
             self.close()
+        else:
+            self.told()
         self._is_choosing = False
 
     def _described(self, choice: Choice, *, is_last: bool) -> Token:

@@ -8,6 +8,7 @@ requests that run, and whatever else the program gives to that executor, would w
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ Step = Callable[[Queued], None]
 class _Waiter:
     """A coroutine that waits for what its request asks for; `step` brings that nearer."""
 
-    request: Queued
     step: Step
     loop: AbstractEventLoop
     future: Future[None]
@@ -40,15 +40,21 @@ class _Waiter:
         """Whether the coroutine waits no more."""
         return self.future.done() or self.loop.is_closed()
 
+    def wake(self, error: BaseException | None) -> None:
+        """Let the coroutine go on, or raise `error` in it. From any thread."""
+        with suppress(RuntimeError):  # its event loop is closed
+            self.loop.call_soon_threadsafe(_end, self.future, error)
+
 
 class WaitingCoroutines:
     """The coroutines that wait for requests of one model. Those of several event loops may."""
 
     def __init__(self) -> None:
         self._guard = forks.ForkSafeLock()
-        self._waiters: dict[_Waiter, None] = {}  # in the order in which they came
+        self._waiting: dict[Queued, list[_Waiter]] = {}  # in the order in which they came
         self._thread: threading.Thread | None = None
         self._arrived = threading.Event()
+        self._served: deque[Queued] = deque()  # in the step that the thread is at
         forks.tell(self)
 
     async def wait(self, request: Queued, step: Step) -> None:
@@ -63,23 +69,50 @@ class WaitingCoroutines:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RunError("async for: no event loop of asyncio runs here; use `for`, in a thread") from None
-        waiter = _Waiter(request, step, loop, loop.create_future())
-        with self._guard.lock:
-            self._waiters[waiter] = None
-            self._arrived.set()
-            try:
+        waiter = _Waiter(step, loop, loop.create_future())
+        try:
+            with self._guard.lock:
+                self._waiting.setdefault(request, []).append(waiter)
+                request.tell = self._told
                 self._begin()
-            except BaseException:
-                self._waiters.pop(waiter, None)
-                raise
-        await waiter.future
+            if request.is_served:  # since before it had whom to tell
+                return
+            self._arrived.set()
+            await waiter.future
+        finally:
+            self._leave(request, waiter)
+
+    def _told(self, request: Queued) -> None:
+        """A request is served. Those of a step of the thread are told behind it, when the model is free again."""
+        if threading.current_thread() is self._thread:
+            self._served.append(request)
+        else:
+            self._wake(request)
+
+    def _wake(self, request: Queued, error: BaseException | None = None) -> None:
+        """Wake the coroutines that wait for a request: it is served, or a step for it failed. From any thread."""
+        with self._guard.lock:
+            waiters = self._waiting.pop(request, ())
+        for waiter in waiters:
+            waiter.wake(error)
+
+    def _leave(self, request: Queued, waiter: _Waiter) -> None:
+        with self._guard.lock:
+            waiters = self._waiting.get(request, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._waiting.pop(request, None)
 
     def _begin(self) -> None:
         """Start the thread, unless there is one. A second one, where Ctrl-C came before this one was noted, is none
-        too many: steps take turns."""
+        too many: steps take turns.
+
+        It is a daemon: the threads of the event loops keep the process alive as long as they are meant to.
+        """
         if self._thread is not None and self._thread.is_alive():
             return
-        thread = threading.Thread(target=self._run, name="pyc steps for coroutines")
+        thread = threading.Thread(target=self._run, name="pyc steps for coroutines", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
@@ -89,46 +122,45 @@ class WaitingCoroutines:
     def _run(self) -> None:
         while True:
             self._arrived.clear()
-            if unserved := self._wake_served():
-                first = unserved[0]
+            if found := self._first():
+                request, step = found
                 try:
-                    first.step(first.request)
+                    step(request)
                 except BaseException as error:  # noqa: BLE001 -- it is raised where the request is waited for
-                    self._leave(first, error)
+                    self._wake(request, error)
+                while self._served:
+                    self._wake(self._served.popleft())
             elif not self._arrived.wait(LINGER_S) and self._is_over():
                 return
 
-    def _wake_served(self) -> list[_Waiter]:
-        """Wake the coroutines that have what they wait for; return the others, in the order in which they came."""
-        with self._guard.lock:
-            waiters = list(self._waiters)
-        unserved: list[_Waiter] = []
-        for waiter in waiters:
-            if waiter.request.is_served or waiter.has_left:
-                self._leave(waiter, None)
-            else:
-                unserved.append(waiter)
-        return unserved
+    def _first(self) -> tuple[Queued, Step] | None:
+        """The request that has been waited for longest, and its step.
+
+        Whoever is served is told so; an interruption may have struck before, and so each is looked at when it is first.
+        """
+        while True:
+            with self._guard.lock:
+                request = next(iter(self._waiting), None)
+                if request is None:
+                    return None
+                waiters = self._waiting[request]
+                if not request.is_served and not all(waiter.has_left for waiter in waiters):
+                    return request, waiters[0].step
+            self._wake(request)
 
     def _is_over(self) -> bool:
         """Whether nobody waits, so that the thread ends: the next one begins another."""
         with self._guard.lock:
-            if not self._waiters:
+            if not self._waiting:
                 self._thread = None
-            return not self._waiters
-
-    def _leave(self, waiter: _Waiter, error: BaseException | None) -> None:
-        with self._guard.lock:
-            self._waiters.pop(waiter, None)
-        with suppress(RuntimeError):  # its event loop is closed
-            waiter.loop.call_soon_threadsafe(_wake, waiter.future, error)
+            return not self._waiting
 
     def after_fork(self) -> None:
         """In a child: the thread is gone, and so are those who ran event loops."""
-        self._waiters, self._thread, self._arrived = {}, None, threading.Event()
+        self._waiting, self._thread, self._arrived, self._served = {}, None, threading.Event(), deque()
 
 
-def _wake(future: Future[None], error: BaseException | None) -> None:
+def _end(future: Future[None], error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:

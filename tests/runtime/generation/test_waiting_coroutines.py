@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from scheduled_models import PROMPTS, Make, alone
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.generation.queued import Queued
 from pyc.runtime.generation.request import Token
 from pyc.runtime.model import Model
 
@@ -192,6 +195,69 @@ def test_an_event_loop_that_is_closed_meanwhile_holds_nothing(make: Make) -> Non
     del waiting
     wait_for_its_end()
     assert asyncio.run(read(model, [8])) == alone(make, [8], 20)
+
+
+def test_those_that_wait_are_not_looked_at_in_each_step(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands may wait for a sequence."""
+    looks = [0]
+    is_served = Queued.is_served.fget
+    assert is_served is not None
+
+    def counted(request: Queued) -> bool:
+        looks[0] += 1
+        return bool(is_served(request))
+
+    monkeypatch.setattr(Queued, "is_served", property(counted))
+    model, counts = make(), []
+
+    async def main(count: int) -> None:
+        await asyncio.gather(*(read(model, [5], 3) for _ in range(count)))
+
+    for count in (50, 200):
+        looks[0] = 0
+        asyncio.run(main(count))
+        counts.append(looks[0])
+    assert counts[1] < 6 * counts[0]
+
+
+# An event loop on a daemon's thread reads without end; the thread of the steps began with another loop.
+DAEMON = """
+import asyncio, sys, threading
+sys.path[:] = eval(sys.argv[1])
+import fake_model
+from scheduled_models import CONTEXT, KV_BLOCKS
+from small_tokenizers import KINDS
+from pyc.runtime.artifact.format import Generation
+from pyc.runtime.model import Model
+from pyc.runtime.text.tokenizer import Tokenizer
+
+tokenizer = Tokenizer(KINDS["byte_level_bpe"]().to_str().encode())
+info = fake_model.decoder_info(vocab_size=tokenizer.vocab_size, context=CONTEXT)
+model = Model(info, Generation(), fake_model.FakeDecoder(info, kv_blocks=KV_BLOCKS), tokenizer, kv_blocks=KV_BLOCKS)
+rounds = threading.Semaphore(0)
+
+async def read(count):
+    async with model.generate([5], max_tokens=count) as stream:
+        async for _ in stream:
+            pass
+    rounds.release()
+
+async def serve():
+    while True:
+        await read(20)
+
+asyncio.run(read(2))
+threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
+for _ in range(4):
+    rounds.acquire()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_while_an_event_loop_of_a_daemon_reads() -> None:
+    arguments = [sys.executable, "-c", DAEMON, repr(sys.path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_an_event_loop_of_asyncio(make: Make) -> None:
