@@ -22,6 +22,7 @@ from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_k
 from pyc.runtime.artifact.trust.keys import (
     BYTE_ORDER_MARK,
     KEY_TYPE,
+    PUBLIC_KEY_BYTES,
     PublicKey,
     SigningKey,
     new_key_text,
@@ -29,6 +30,7 @@ from pyc.runtime.artifact.trust.keys import (
     read_public_key,
     read_signing_key,
     read_small_text,
+    require_readable,
 )
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
@@ -121,8 +123,15 @@ def find_key(name: str = "default", file: str | os.PathLike[str] | None = None) 
 def write_key_file(path: Path) -> SigningKey:
     """Make a key and write it to a new file that only its owner may read; it is neither stored nor trusted here.
 
-    Raises ArtifactError: a file that is there is never replaced.
+    Raises ArtifactError: a file that is there is never replaced, and a name that its public line cannot say is refused.
     """
+    try:
+        require_readable(PublicKey(bytes(PUBLIC_KEY_BYTES), path.stem))
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{path}: its name would be the key's comment, which a public line cannot say; choose a name of letters, "
+            "digits, '.', '_' and '-' with -o"
+        ) from error
     if not path.parent.is_dir():
         raise ArtifactError(f"{path}: the directory {path.parent} does not exist")
     try:

@@ -21,12 +21,14 @@ from pathlib import Path
 
 from pyc.runtime.artifact.trust.keys import (
     MAX_KEY_FILE_BYTES,
+    PUBLIC_KEY_BYTES,
     PublicKey,
     SigningKey,
     new_key_text,
     parse_signing_key,
     read_public_key,
     read_signing_key,
+    require_readable,
     today_utc,
 )
 from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
@@ -113,6 +115,7 @@ def write_trusted(key: PublicKey, home: Path | None = None) -> Path:
 
     Raises ArtifactError.
     """
+    require_readable(key)
     path, line = _trusted_path(key.fingerprint, home), key.text() + "\n"
     if len(line.encode()) > MAX_KEY_FILE_BYTES:
         raise ArtifactError(
@@ -159,17 +162,30 @@ def check_store(home: Path | None = None) -> tuple[tuple[PublicKey, ...], tuple[
     keys, problems = [], []
     for path in sorted(folder.glob("*.pub")) if folder.is_dir() else []:
         try:
-            key = _read_trusted(path)
-            if key is None:
-                continue
-            if key.fingerprint != path.stem:
-                raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
+            key = _read_named(path)
         except ArtifactError as error:
             if str(error) not in problems:  # what is wrong with the folder holds for each file
                 problems.append(str(error))
         else:
-            keys.append(key)
+            keys += [key] if key is not None else []
     return tuple(keys), tuple(problems)
+
+
+def why_unreadable(fingerprint: str, home: Path | None = None) -> str | None:
+    """What is wrong with the file of a trusted key; None where nothing is, or there is none."""
+    try:
+        _read_named(_trusted_path(fingerprint, home))
+    except ArtifactError as error:
+        return str(error)
+    return None
+
+
+def _read_named(path: Path) -> PublicKey | None:
+    """The key in a file of trusted/, as `_read_trusted` does. Raises ArtifactError for one of another's name, too."""
+    key = _read_trusted(path)
+    if key is not None and key.fingerprint != path.stem:
+        raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
+    return key
 
 
 def signing_key(name: str = "default", *, create: bool = True, home: Path | None = None) -> SigningKey:
@@ -206,6 +222,7 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
     is making is waited for.
     """
     path = key_path(name, home)
+    require_readable(PublicKey(bytes(PUBLIC_KEY_BYTES), name, expires))  # before anything is written
     with _alone(path.parent):
         return _create(path, name, expires, home)
 

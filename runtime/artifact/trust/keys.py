@@ -18,6 +18,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord, signed_message
+from pyc.runtime.artifact.trust.comments import clean_comment, find_last_day, name_of
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import open_regular
 
@@ -34,14 +35,6 @@ PKCS8_ED25519 = bytes.fromhex("302e020100300506032b657004220420")
 
 _private = re.compile(r"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _date = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_any_date = r"(?:[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}|[0-9]{8})"
-_other_expiry = re.compile(
-    r"(?<![a-z])(?:(?:expir[a-z]*|until|not[ _-]?after)\s*[=:].*"
-    rf"|(?:exp(?:ir[a-z]*)?|until|not[ _-]?after|last[ _-]?day)\s*[=:]?\s*(?:on\s+)?{_any_date})",
-    re.IGNORECASE,
-)
-"""What somebody meant as a last day, in a comment."""
-
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
@@ -121,22 +114,19 @@ def parse_public_key(text: str) -> PublicKey:
     if comment.startswith(EXPIRES):
         day, _, comment = comment.removeprefix(EXPIRES).partition(" ")
         expires = parse_date(day, "not a public key: the day on which it expires")
-    if found := _other_expiry.search(_plain(comment)):
+    comment = clean_comment(comment)
+    if found := find_last_day(comment):
         raise ArtifactError(
-            f"a public key whose comment says {found[0][:40].rstrip()!a}, which is not taken for its last day; write "
+            f"a public key whose comment says {found[:40].rstrip()!a}, which is not taken for its last day; write "
             f"it once, right behind the key: '{KEY_TYPE} <base64> {EXPIRES}YYYY-MM-DD <comment>', or reword the comment"
         )
-    return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()), expires)
+    return PublicKey(raw, comment, expires)
 
 
-def _plain(text: str) -> str:
-    """A text as it is read: in a line, without what cannot be seen, with wide letters and signs as plain ones."""
-    words = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-    if words.isascii():
-        return words
-    from unicodedata import normalize  # a library that a process need not load for most keys
-
-    return normalize("NFKC", words)
+def require_readable(key: PublicKey) -> None:
+    """Raise ArtifactError unless the key's line is read as that key, for who is about to write it."""
+    if parse_public_key(key.text()) != key:
+        raise ArtifactError(f"a public key whose comment, {key.comment[:40]!a}, its line would not say; reword it")
 
 
 def is_private_key(text: str) -> bool:
@@ -187,7 +177,10 @@ def new_key_text() -> str:
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """The private key in a file that only its owner may read. Raises ArtifactError, which holds nothing of the key."""
+    """The private key in a file that only its owner may read. Raises ArtifactError, which holds nothing of the key.
+
+    Its comment is the file's name, as a name of a key where a public line could not say it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         try:
@@ -206,7 +199,12 @@ def read_signing_key(path: Path) -> SigningKey:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArtifactError(f"{path}: cannot be read: {reason}") from error
-    return parse_signing_key(text, str(path), path.stem)
+    key = parse_signing_key(text, str(path), path.stem)
+    try:
+        require_readable(key.public)
+    except ArtifactError:  # the file has been there, under whatever name: that says nothing of a last day
+        return replace(key, public=replace(key.public, comment=name_of(path.stem)))
+    return key
 
 
 def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:

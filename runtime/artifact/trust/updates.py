@@ -24,10 +24,11 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.key_store import (
-    list_trusted,
+    check_store,
     remove_trusted,
     stored_key,
     why_not,
+    why_unreadable,
     write_trusted,
 )
 from pyc.runtime.artifact.trust.keys import (
@@ -143,11 +144,14 @@ def _why_no_signer(signer: PublicKey, home: Path | None) -> str | None:
 
 
 class _Changes:
-    """Changes of a key store, each of which can be undone: what would not be whole is as it was."""
+    """Changes of a key store, each of which can be undone: what would not be whole is as it was.
+
+    A bad file of another key hinders no revocation; it is left as it is, and its key does not count.
+    """
 
     def __init__(self, home: Path | None) -> None:
         self._home = home
-        self._trusted = {key.fingerprint: key for key in list_trusted(home)}
+        self._trusted = {key.fingerprint: key for key in check_store(home)[0]}  # a bad file names no key that counts
         self._undo: list[Callable[[], object]] = []
         self.done: list[str] = []
 
@@ -170,11 +174,15 @@ class _Changes:
             self.done.append(f"key {fingerprint}, which is not trusted here, would expire on {day}")
 
     def trust(self, key: PublicKey) -> None:
-        """Trust a key, unless it was revoked: an update that is older than the revocation may come after it."""
+        """Trust a key, unless it was revoked: an update that is older than the revocation may come after it. One whose
+        file here is bad is left out, too: that may have an earlier last day."""
         if revocation := find_revocation(key.fingerprint, self._home):
             self.done.append(f"left out key {key.fingerprint}, which was revoked {revocation}")
             return
         known = self._trusted.get(key.fingerprint)
+        if known is None and (problem := why_unreadable(key.fingerprint, self._home)):
+            self.done.append(f"left out key {key.fingerprint}, whose file here is bad: {problem}")
+            return
         if known is not None:
             key = key.until(known.expires)
         self._put(key, lambda key: f"trusted {key.fingerprint} {key.comment}".rstrip())

@@ -30,6 +30,23 @@ def test_an_existing_key_is_kept(pyc, key_home):
     assert (key_home / "keys" / "default.pem").read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["release-exp20270630", "expires2027-06-30", "prod.until20270630"])
+def test_a_name_that_has_a_day_is_a_name(name, pyc, tmp_path):
+    code, out, _ = pyc("keygen", "--name", name, "--expires", "2999-06-30")
+    assert code == 0 and out.endswith(f" expires=2999-06-30 {name}\n")
+    assert pyc("keygen", "--public", "--name", name) == (0, out, "")
+    assert pyc("trust", "list")[0] == 0
+    code, out, _ = pyc("keygen", "-o", tmp_path / f"{name}.key")
+    assert (code, parse_public_key(out).comment) == (0, name)
+
+
+def test_a_file_whose_name_reads_as_a_last_day_is_not_written(pyc, key_home, tmp_path):
+    path = tmp_path / "release expires=2027-06-30.key"
+    code, out, err = pyc("keygen", "-o", path)
+    assert (code, out, path.exists(), key_home.exists()) == (8, "", False, False)
+    assert f"{path}: its name would be the key's comment, which a public line cannot say; choose a name" in err
+
+
 def test_a_bad_name(pyc, key_home):
     code, out, err = pyc("keygen", "--name", "../x")
     assert (code, out) == (8, "")

@@ -113,6 +113,23 @@ def test_the_list_names_what_does_not_count(pyc, key_home):
     assert (code, [row["comment"] for row in json.loads(out)]) == (8, ["Ada"])
 
 
+def test_a_bad_line_is_named_and_hinders_no_announcement(pyc, key_home, tmp_path):
+    pyc("keygen", "--name", "release-exp29990630", "--expires", "2999-06-30")
+    pyc("trust", "add", KEY.text())
+    path = key_home / "trusted" / f"{KEY.fingerprint}.pub"
+    path.write_text(f"{KEY.text()} expires_at=2026-01-31\n")
+    code, out, err = pyc("trust", "list")
+    assert (code, out.count("\n"), " release-exp29990630\n" in out) == (8, 1, True)
+    assert f"{path}: a public key whose comment says 'expires_at=2026-01-31'" in err
+    leaked = "0123456789abcdef"
+    name = ("--name", "release-exp29990630")
+    assert pyc("trust", "announce", "-o", tmp_path / "u", *name, "--revoke", leaked)[0] == 0
+    assert pyc("trust", "apply", tmp_path / "u") == (0, f"revoked {leaked}\n", "")
+    path.unlink()
+    code, out, _ = pyc("trust", "list")
+    assert (code, f"{leaked}  (was revoked" in out) == (0, True)
+
+
 def test_a_file_in_the_place_of_the_store(pyc, make_artifact, key_home):
     artifact = make_artifact()
     shutil.rmtree(key_home / "trusted")

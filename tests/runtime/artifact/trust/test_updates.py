@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyc.runtime.artifact.trust import key_store, updates
 from pyc.runtime.artifact.trust.key_store import (
     add_trusted,
     is_trusted,
@@ -14,7 +15,7 @@ from pyc.runtime.artifact.trust.key_store import (
     stored_key,
     why_not,
 )
-from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key, today_utc
 from pyc.runtime.artifact.trust.revocations import find_revocation, restore
 from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
@@ -84,6 +85,29 @@ def test_a_key_that_was_revoked_is_left_out_and_the_rest_applied(
     assert said[-1] == [f"left out key {leaked.fingerprint}, which was revoked on {TODAY}: it leaked"]
 
 
+def test_a_bad_file_of_another_key_hinders_no_revocation(home: Path, old: SigningKey, new: SigningKey) -> None:
+    """It names no key that counts, stays as it is, and the key that it is of is left out."""
+    add_trusted(new.public, home)
+    other = parse_signing_key(new_key_text(), "other", "other").public
+    line = f"{new.public.text()} expires=2026-01-31\n"
+    path = home / "trusted" / f"{new.public.fingerprint}.pub"
+    path.write_text(line)
+    leaked, expiring = "0123456789abcdef", ((old.public.fingerprint, LATER), (new.public.fingerprint, LATER))
+    update = Update(trust=(new.public, other), expire=expiring, revoke=((leaked, "it leaked"),))
+    *done, left_out, trusted = apply(write_update(update, old), home)
+    assert done == [
+        f"revoked {leaked}",
+        f"key {old.public.fingerprint} expires on {LATER}",
+        f"key {new.public.fingerprint}, which is not trusted here, would expire on {LATER}",
+    ]
+    assert left_out.startswith(f"left out key {new.public.fingerprint}, whose file here is bad: {path}: a public key")
+    assert trusted == f"trusted {other.fingerprint} other"
+    assert path.read_text() == line and find_revocation(leaked, home) and is_trusted(other.raw, home)
+    path.write_text(other.text())
+    (left_out,) = apply(write_update(Update(trust=(new.public,)), old), home)
+    assert f"{path}: holds key {other.fingerprint}" in left_out and path.read_text() == other.text()
+
+
 def test_one_update_that_says_several_things_of_a_key(home: Path, old: SigningKey, new: SigningKey) -> None:
     """The strictest holds, and a last day is written down also of a key that was revoked: it may be restored."""
     subject = new.public.fingerprint
@@ -119,13 +143,19 @@ def test_the_order_of_updates_does_not_matter(tmp_path: Path, old: SigningKey, n
 
 @pytest.mark.parametrize("failing", ["revoked", "last-days", "trusted"])
 def test_an_update_that_cannot_be_applied_whole_changes_nothing(
-    failing: str, home: Path, old: SigningKey, new: SigningKey
+    failing: str, home: Path, old: SigningKey, new: SigningKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever folder cannot be written: what is in its way is a file, which stops root as well."""
     update = Update((new.public,), ((old.public.fingerprint, LATER),), (("ab" * 32, "recalled"),))
     text = write_update(update, old)
     if failing == "trusted":
-        (home / "trusted" / f"{new.public.fingerprint}.pub").mkdir()
+
+        def write_trusted(key: PublicKey, home: Path | None) -> Path:
+            if key == new.public:
+                raise ArtifactError("the disk is full")
+            return key_store.write_trusted(key, home)
+
+        monkeypatch.setattr(updates, "write_trusted", write_trusted)
     else:
         (home / failing).write_text("")
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
