@@ -40,6 +40,11 @@ class TrainedTokens:
     is_for_both: bool = False
 
     @property
+    def every(self) -> tuple[TokenRows, ...]:
+        """Those of both that are there."""
+        return tuple(rows for rows in (self.embedding, self.head) if rows is not None)
+
+    @property
     def has_own_head(self) -> bool:
         """Whether the head's rows are its own over a model, too, whose head is its embedding."""
         return self.head is not None and (self.embedding is None or self.embedding.indices != self.head.indices)
@@ -66,7 +71,8 @@ def read_trained_tokens(
         if match["module"] in found:
             raise AdapterError(f"{where}: {shown(match['module'])} has two trainable_tokens_delta tensors")
         found[match["module"]] = source
-    rows = tuple(_rows(module, source, wanted, where) for module, source in found.items())
+    copied = _copied_head(found, wanted)
+    rows = tuple(_rows(module, source, wanted, where) for module, source in found.items() if module not in copied)
     heads = [each for each in rows if _last(each.module) == HEAD]
     embeddings = [each for each in rows if _last(each.module) != HEAD]
     for several in (heads, embeddings):
@@ -80,8 +86,9 @@ def read_trained_tokens(
         embedding = _targeted(embedding, config, where)
         head = _targeted(head, config, where, is_tied=embedding is not None)
     without = [name for name in wanted if name and not any(_means(name, each.module) for each in rows)]
-    is_for_both = embedding is not None and any(
-        _last(name) == HEAD and wanted[name] == embedding.indices for name in without
+    is_for_both = bool(copied) or (
+        embedding is not None
+        and any(_last(name) == HEAD and wanted[name] == embedding.indices for name in without)
     )
     for name in without:
         if not (is_for_both and _last(name) == HEAD):
@@ -111,6 +118,15 @@ def _check(indices: Sequence[int], what: str) -> None:
         if index in known:
             raise AdapterError(f"{what}: {index} is there twice, so that either of two rows could be meant")
         known.add(index)
+
+
+def _copied_head(found: Mapping[str, Source], wanted: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Return a head that no name of `wanted` means while one means an embedding: PEFT stores the rows of a tied one
+    again, where it stores whole embeddings beside them."""
+    named = {module for module in found if any(_means(name, module) for name in wanted)}
+    if "" in wanted or not any(_last(module) != HEAD for module in named):
+        return ()
+    return tuple(module for module in found if _last(module) == HEAD and module not in named)
 
 
 def _rows(module: str, source: Source, wanted: Mapping[str, tuple[int, ...]], where: str) -> TokenRows:

@@ -41,21 +41,27 @@ def check_values(adapter: Adapter, files: SourceFiles) -> None:
             pass
 
 
-def warn_of_losses(adapters: Sequence[Adapter], files: SourceFiles) -> None:
+def warn_of_losses(adapters: Sequence[Adapter], files: SourceFiles, *, is_tied: bool = False) -> None:
     """Log a warning for each adapter that replaces a weight whole that one before it has changed.
 
     What the earlier one did is lost, as where PEFT merges one after the other. It is meant where the later one was
-    trained over the earlier.
+    trained over the earlier. `is_tied`: the model's head is its embedding, so that it has the rows of trained tokens.
     """
-    for adapter, changed in _in_turn(adapters):
+    rows = dict[str, str]()
+    for adapter, others in _in_turn(adapters):
+        changed = rows | others
         lost = [name for name, _ in adapter.replacements if name in changed and name not in adapter.of_base]
         if lost:
-            others = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+            more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
             files.warn(
                 logger,
                 "adapter %s: it has %s%s whole, so that what %s did to it is lost; if both are meant, put %s first",
-                adapter.reference, lost[0], others, changed[lost[0]], adapter.reference,
+                adapter.reference, lost[0], more, changed[lost[0]], adapter.reference,
             )  # fmt: skip
+        if adapter.tokens is not None:
+            names = {f"{each.module}.weight" for each in adapter.tokens.every}
+            shared = {HEAD} if is_tied and adapter.tokens.embedding is not None else set[str]()
+            rows |= dict.fromkeys(names | shared, adapter.reference)
 
 
 def warn_of_zeros(adapters: Sequence[tuple[Adapter, float]], files: SourceFiles) -> None:
@@ -79,7 +85,9 @@ def warn_of_tied_heads(adapters: Sequence[Adapter], module: Module, files: Sourc
         return
     for adapter in adapters:
         tied = tied_adapter(adapter, module)
-        targets = (f"{update.module}.weight" for update in (*tied.low_rank, *tied.scales, *tied.updates))
+        targets = {f"{update.module}.weight" for update in (*tied.low_rank, *tied.scales, *tied.updates)}
+        if tied.tokens is not None and tied.tokens.has_own_head:
+            targets |= {f"{rows.module}.weight" for rows in tied.tokens.every}
         changed = sorted(name.split(".")[-2] for name in targets if name.endswith((EMBEDDING_ENDING, HEAD)))
         if changed:
             files.warn(

@@ -21,6 +21,7 @@ from pyc.passes.check_adapters import (
     warn_of_zeros,
 )
 from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
+from pyc.passes.replace_tokens import has_tied_head
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
 
@@ -42,7 +43,7 @@ def ingest_recipe(
     in_turn = [adapter for adapter, _ in adapters]
     warn_of_tied_heads(in_turn, module, files)
     if recipe.merge is None:
-        warn_of_losses(in_turn, files)
+        warn_of_losses(in_turn, files, is_tied=has_tied_head(module))
         require_same_base(in_turn, module, files)
     else:
         warn_of_zeros(adapters, files)

@@ -9,13 +9,16 @@ from safetensors.numpy import load_file, save_file
 
 from pyc.compiler.evaluate import evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Merge
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.passes.fuse_merged import FuseMerged
+from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import FUSE
 from pyc.runtime.errors import AdapterError
 
+HEAD_DELTA = "base_model.model.lm_head.token_adapter.trainable_tokens_delta"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 HALF_UNIT = 2.0**-24
 TOKENS = [90, 3, 5]
@@ -110,6 +113,67 @@ def test_behind_another_adapter_rows_are_the_later_ones(first, second, tiny_chec
     got, _ = fused(checkpoint, adapters)
     for value, wanted in zip(got, adapted_by_peft(checkpoint, adapters), strict=True):
         assert (np.abs(value - wanted) <= HALF_UNIT * np.abs(wanted) + 1e-9).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("indices", [{"embed_tokens": TOKENS}, {"model.embed_tokens": TOKENS}, TOKENS], ids=str)
+def test_a_tied_head_whose_rows_are_stored_again(indices, tiny_checkpoint, tiny_adapter):
+    """As PEFT does where it stores whole embeddings beside them: after their vocabulary grew, and when told to."""
+    import peft
+    import torch
+    import transformers
+
+    checkpoint = tiny_checkpoint("llama", tie_word_embeddings=True)
+    adapter = tiny_adapter(checkpoint, target_modules=Q, trainable_token_indices=indices)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    peft.PeftModel.from_pretrained(model, adapter).save_pretrained(adapter, save_embedding_layers=True)
+    assert HEAD_DELTA in load_file(adapter / "adapter_model.safetensors")
+    expected = adapted_by_peft(checkpoint, [adapter])
+    got, has_head = fused(checkpoint, [adapter])
+    for value, wanted in zip(got, expected, strict=True):
+        assert (np.abs(value - wanted) <= HALF_UNIT * np.abs(wanted) + 1e-12).all()
+    assert not has_head
+    if isinstance(indices, dict):
+        with pytest.raises(AdapterError, match="the model's head is not its embedding"):
+            fused(tiny_checkpoint("llama"), [adapter])
+
+
+LOST = {
+    "embedding": (False, ALONE, "embed_tokens", True),
+    "tied embedding": (True, ALONE, "embed_tokens", True),
+    "tied head": (True, ALONE, "lm_head", True),
+    "another head": (False, ALONE, "lm_head", False),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_that_a_later_adapter_drops_trained_rows_is_said(case, tiny_checkpoint, tiny_adapter, caplog):
+    is_tied, tokens, whole, is_said = LOST[case]
+    checkpoint = tiny_checkpoint("llama", tie_word_embeddings=is_tied)
+    first = tiny_adapter(checkpoint, "trainable_tokens", **tokens)
+    second = tiny_adapter(checkpoint, target_modules=Q, modules_to_save=[whole])
+    recipe = recipe_from({"model": str(checkpoint), "adapters": [{"path": str(first)}, {"path": str(second)}]})
+    with SourceFiles() as files:
+        ingest_recipe(recipe, files, None, {})
+    said = [each for each in (record.getMessage() for record in caplog.records) if "is lost; if both are meant" in each]
+    assert len(said) == is_said and all(f"what {first} did to it is lost" in each for each in said)
+
+
+def test_that_rows_of_a_tied_head_are_another_model_when_peft_merges_is_said(tiny_checkpoint, tiny_adapter, caplog):
+    checkpoint = tiny_checkpoint("llama", tie_word_embeddings=True)
+    pairs = (({"lm_head": [7]}, "lm_head"), ({"embed_tokens": [5], "lm_head": [7]}, "embed_tokens and lm_head"))
+    for indices, changed in pairs:
+        adapter = tiny_adapter(checkpoint, target_modules=Q, trainable_token_indices=indices)
+        recipe = recipe_from({"model": str(checkpoint), "adapters": [{"path": str(adapter)}]})
+        caplog.clear()
+        with SourceFiles() as files:
+            ingest_recipe(recipe, files, None, {})
+        assert f"it changes {changed}" in caplog.text and "a model whose head is its embedding" in caplog.text
+    adapter = tiny_adapter(checkpoint, target_modules=Q, trainable_token_indices=[5])
+    caplog.clear()
+    with SourceFiles() as files:
+        ingest_recipe(recipe_from({"model": str(checkpoint), "adapters": [{"path": str(adapter)}]}), files, None, {})
+    assert "whose head is its embedding" not in caplog.text
 
 
 def test_rows_beside_a_copy_of_the_embedding(tiny_checkpoint, tiny_adapter):
