@@ -7,6 +7,7 @@ from pathlib import Path
 from pyc.runtime.artifact.trust.key_store import stored_key, why_not
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.artifact.trust.policy import Policy
+from pyc.runtime.artifact.trust.subjects import shown_subject
 from pyc.runtime.errors import ArtifactError
 
 UNKNOWN = "is not trusted here"
@@ -61,6 +62,15 @@ def require_not_held(fingerprint: str, policy: Policy) -> None:
         raise ArtifactError(
             f"key {fingerprint} is among the keys of {policy.origin}, which count in place of the key store's; take "
             f"its line out of that file, or run: pyc trust revoke {fingerprint}; nothing was changed"
+        )
+
+
+def require_not_revoked(subject: str, policy: Policy) -> None:
+    """Raise ArtifactError where the policy revokes a key or an artifact, which it would go on to do."""
+    if subject in policy.revoked:
+        raise ArtifactError(
+            f"{shown_subject(subject)} is revoked by {policy.origin}; take it out of `revoked` there; "
+            "nothing was changed"
         )
 
 

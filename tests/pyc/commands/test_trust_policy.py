@@ -151,3 +151,13 @@ def test_doctor_names_keys_that_the_policy_revokes(pyc, policy, b):
     policy.write_text(f'revoked = ["{b.fingerprint}"]\n')
     found = {each["name"]: each for each in json.loads(pyc("doctor", "--json")[1])}
     assert found["trusted keys"]["found"] == f"{b.fingerprint} (is revoked by {policy})"
+
+
+@pytest.mark.parametrize("subject", ["0" * 16, "header:" + "0" * 64])
+def test_restoring_what_the_policy_revokes_is_refused(subject, pyc, policy):
+    pyc("trust", "revoke", subject)
+    policy.write_text(f'revoked = ["{subject}"]\n')
+    code, out, err = pyc("trust", "restore", subject)
+    assert (code, out) == (8, "") and f"{subject} is revoked by {policy}; take it out of `revoked` there" in err
+    policy.write_text("[[rule]]\n")
+    assert pyc("trust", "restore", subject) == (0, f"{subject} is revoked no more\n", "")
