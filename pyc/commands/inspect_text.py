@@ -16,12 +16,13 @@ from pyc.runtime.artifact.format import MAJOR, MINOR, Header
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.trust.counting_keys import known_key, why_no_signature
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.artifact.trust.key_store import find_trusted, stored_key, why_not
 from pyc.runtime.artifact.trust.keys import PublicKey
+from pyc.runtime.artifact.trust.policy import machine_policy
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
 from pyc.runtime.artifact.validate import tensor_bytes
-from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
+from pyc.runtime.errors import ArtifactError, RunError, TrustError, UntrustedArtifactError
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.text.counted import counted
@@ -127,11 +128,16 @@ def _few(names: list[str]) -> list[str]:
 def _signature(opened: Artifact) -> str:
     if opened.signature is None:
         return "none"
-    key = find_trusted(opened.signature.public_key)
-    known = stored_key(opened.signature.public_key)
-    trust = "not trusted here" if known is None else why_not(known) or "trusted"
-    if key is not None and key.comment:
-        trust += f", {key.comment}"
+    raw = opened.signature.public_key
+    try:
+        policy = machine_policy()
+    except TrustError:  # the verdict says what is wrong with it
+        trust = "not known whether trusted"
+    else:
+        key, refusal = known_key(raw, policy), why_no_signature(raw, policy)
+        trust = "trusted" if refusal is None else refusal.removeprefix("is ")
+        if key is not None and refusal is None and key.comment:
+            trust += f", {key.comment}"
     more = len(read_signatures(opened.path))
     beside = f", and {more} in {signature_file(opened.path).name}" if more else ""
     return f"{PublicKey(opened.signature.public_key).fingerprint} ({trust}){beside}"
@@ -148,11 +154,20 @@ def _verdict(opened: Artifact) -> str:
     try:
         require_trusted(opened)
     except ArtifactError as error:
-        unknown = opened.signature is not None and stored_key(opened.signature.public_key) is None
-        if isinstance(error, UntrustedArtifactError) and unknown and not read_signatures(opened.path):
+        if isinstance(error, UntrustedArtifactError) and _lacks_its_key(opened) and not read_signatures(opened.path):
             return "no: its key is not trusted here; `pyc trust add` it if you trust its owner with running code"
         return f"no: {str(error).removeprefix(f'{opened.path}: ').replace('not signed', 'it is not signed')}"
     return f"yes, as {program.isa}"
+
+
+def _lacks_its_key(opened: Artifact) -> bool:
+    """Whether the key store decides which keys count, and lacks the one in the artifact."""
+    policy = machine_policy()
+    return (
+        policy.keys is None
+        and opened.signature is not None
+        and known_key(opened.signature.public_key, policy) is None
+    )
 
 
 def _shared(weights: Sequence[StoredWeight], first: Sequence[StoredWeight]) -> Iterator[str]:

@@ -23,16 +23,30 @@ def command() -> None:
 def list_keys(as_json: bool) -> None:
     """Print every key that was trusted here, its fingerprint first, and what was revoked.
 
-    Files that do not count, since they are damaged or others may write to them, are named on standard error, and the
-    exit code is then 8.
+    Keys of this machine's policy come first, with its file; beside them keys of the key store count for nothing, which
+    is said. Files that do not count, since they are damaged or others may write to them, are named on standard error,
+    and the exit code is then 8.
     """
+    from pyc.runtime.artifact.trust.counting_keys import why_without_effect
     from pyc.runtime.artifact.trust.key_store import check_store, why_not
+    from pyc.runtime.artifact.trust.last_days import last_day
+    from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.artifact.trust.revocations import list_revoked
+    from pyc.runtime.artifact.trust.subjects import shown_subject
     from pyc.runtime.errors import ArtifactError
+    from pyc.runtime.host.home import find_home_directory
 
-    keys, problems = check_store()
-    states = {key.fingerprint: why_not(key) for key in keys}
-    others = [each for each in list_revoked() if each.subject not in states]
+    policy = machine_policy()
+    has_store = find_home_directory() is not None or policy.keys is None  # which says what to set without a home
+    stored, problems = check_store() if has_store else ((), ())
+    days = {key.raw: key.expires for key in stored}
+    held = [key.until(days.get(key.raw)).until(last_day(key.fingerprint)) for key in policy.keys or ()]
+    keys = (*held, *(key for key in stored if key.raw not in {each.raw for each in held}))
+    states = {key.fingerprint: why_not(key) or (why_without_effect(key, policy) or (None,))[0] for key in keys}
+    others = [(each.shown, f"was revoked {each}", each.subject) for each in (list_revoked() if has_store else ())]
+    known = {*states, *(subject for _, _, subject in others)}
+    others += [(shown_subject(each), f"is revoked by {policy.origin}", each) for each in sorted(policy.revoked - known)]
+    others = [each for each in others if each[2] not in states]
     if as_json:
         rows: list[dict[str, object]] = [
             {
@@ -42,17 +56,19 @@ def list_keys(as_json: bool) -> None:
                 "expires": str(key.expires) if key.expires else None,
                 "trusted": states[key.fingerprint] is None,
                 "refusal": states[key.fingerprint],
+                "policy": policy.origin if key in held else None,
             }
             for key in keys
         ]
-        rows += [{"revoked": each.shown, "trusted": False, "refusal": f"was revoked {each}"} for each in others]
+        rows += [{"revoked": shown, "trusted": False, "refusal": refusal} for shown, refusal, _ in others]
         click.echo(json.dumps(rows))
     else:
         for key in keys:
-            refusal = states[key.fingerprint]
-            click.echo(f"{key.fingerprint}  {key.text()}{f'  ({refusal})' if refusal else ''}")
-        for each in others:
-            click.echo(f"{each.shown}  (was revoked {each})")
+            notes = [note for note in (policy.origin if key in held else None, states[key.fingerprint]) if note]
+            note = f"  ({'; '.join(notes)})" if notes else ""
+            click.echo(f"{key.fingerprint}  {key.text()}{note}")
+        for shown, refusal, _ in others:
+            click.echo(f"{shown}  ({refusal})")
     if problems:
         raise ArtifactError("; ".join(problems))
 
@@ -63,12 +79,15 @@ def list_keys(as_json: bool) -> None:
 def add_key(key: str, expires: "date | None") -> None:
     """Trust KEY: the line `pyc-ed25519 <base64> <comment>`, or a file that holds it.
 
-    Artifacts signed by it may then run code on this machine.
+    Artifacts signed by it may then run code on this machine. A key that counts for nothing by this machine's policy is
+    refused.
     """
     from dataclasses import replace
 
+    from pyc.runtime.artifact.trust.counting_keys import known_key, why_without_effect
     from pyc.runtime.artifact.trust.key_store import add_trusted
     from pyc.runtime.artifact.trust.keys import public_key_of
+    from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.errors import ArtifactError
 
     require_to_come(expires, "--expires")
@@ -80,7 +99,12 @@ def add_key(key: str, expires: "date | None") -> None:
             f"key {public.fingerprint} expired on {public.expires}, as its line says; trust its successor, or set a "
             "day of your own with --expires"
         )
+    policy = machine_policy()
+    if why := why_without_effect(public, policy):
+        raise ArtifactError(f"key {public.fingerprint} {why[0]}; {why[1]}; nothing was changed")
     public = add_trusted(public)
+    held = known_key(public.raw, policy)
+    public = public.until(held.expires if held else None)  # of two last days the earlier stands
     until = f", until {public.expires}" if public.expires else ""
     click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 
@@ -88,9 +112,15 @@ def add_key(key: str, expires: "date | None") -> None:
 @command.command("remove", short_help="Trust a key no longer.")
 @click.argument("fingerprint")
 def remove_key(fingerprint: str) -> None:
-    """Trust the key with this FINGERPRINT (16 hex digits) no longer."""
-    from pyc.runtime.artifact.trust.key_store import remove_trusted
+    """Trust the key with this FINGERPRINT (16 hex digits) no longer.
 
+    One that this machine's policy holds is refused: take it out there, or revoke it.
+    """
+    from pyc.runtime.artifact.trust.counting_keys import require_not_held
+    from pyc.runtime.artifact.trust.key_store import remove_trusted
+    from pyc.runtime.artifact.trust.policy import machine_policy
+
+    require_not_held(fingerprint, machine_policy())
     removed = remove_trusted(fingerprint)
     click.echo(f"removed {fingerprint} {removed.comment if removed else '(its file was damaged)'}".rstrip())
 
@@ -115,12 +145,18 @@ def revoke_subject(subject: str, reason: str) -> None:
 @command.command("restore", short_help="Undo a revocation here.")
 @click.argument("subject")
 def restore_subject(subject: str) -> None:
-    """Undo the revocation of SUBJECT, a fingerprint, a digest or an artifact, here."""
+    """Undo the revocation of SUBJECT, a fingerprint, a digest or an artifact, here.
+
+    What this machine's policy revokes is refused: take it out there.
+    """
+    from pyc.runtime.artifact.trust.counting_keys import require_not_revoked
+    from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.artifact.trust.revocations import restore
     from pyc.runtime.artifact.trust.subjects import is_bare_digest
 
     if not is_bare_digest(subject) or os.path.isfile(subject):  # such as were revoked by what a file has stand so here
         subject = _subject(subject)
+    require_not_revoked(subject, machine_policy())
     click.echo(f"{restore(subject).shown} is revoked no more")
 
 
@@ -199,13 +235,19 @@ def announce(
 @command.command("apply", short_help="Do what an announcement of a trusted key says.")
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
 def apply(file: Path) -> None:
-    """Do what an announcement says, if a key that is trusted here signed it."""
-    from pyc.runtime.artifact.trust.keys import read_small_text
-    from pyc.runtime.artifact.trust.updates import MAX_BYTES, apply_update, parse_update
+    """Do what an announcement says, if a key that is trusted here signed it.
 
-    changes = apply_update(parse_update(read_small_text(file, MAX_BYTES), str(file)), str(file))
-    for line in changes or ["nothing new"]:
+    Where a key of it counts for nothing by this machine's policy, all is done, and the exit code is 8.
+    """
+    from pyc.runtime.artifact.trust.keys import read_small_text
+    from pyc.runtime.artifact.trust.updates import MAX_BYTES, apply_update, keys_without_effect, parse_update
+    from pyc.runtime.errors import ArtifactError
+
+    update = parse_update(read_small_text(file, MAX_BYTES), str(file))
+    for line in apply_update(update, str(file)) or ["nothing new"]:
         click.echo(line)
+    if without := keys_without_effect(update):
+        raise ArtifactError(f"{file}: applied, but {'; '.join(without)}")
 
 
 def _subject(text: str) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pyc.runtime.artifact.trust.key_store import list_trusted, why_not
+from pyc.runtime.artifact.trust.counting_keys import why_no_signature
+from pyc.runtime.artifact.trust.key_store import list_trusted
 from pyc.runtime.artifact.trust.keys import read_signing_key
 from pyc.runtime.artifact.trust.policy import DEFAULT, machine_policy
 from pyc.runtime.errors import ArtifactError
@@ -87,7 +88,7 @@ def check_keys() -> Iterator[Finding]:
         return
     try:
         trusted = list_trusted() if policy.keys is None else policy.keys
-        refusals = {key.fingerprint: why_not(key) for key in trusted}
+        refusals = {key.fingerprint: why_no_signature(key.raw, policy) for key in trusted}
     except (ArtifactError, OSError) as error:
         yield Finding("trusted keys", "fail", str(error), "remove or mend that file; no artifact of its key runs")
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, signed_message
-from pyc.runtime.artifact.trust.key_store import stored_key, why_not
+from pyc.runtime.artifact.trust.counting_keys import UNKNOWN, known_key, why_no_signature
 from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
 from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
@@ -21,7 +21,6 @@ from pyc.runtime.sources.places import Place
 
 logger = logging.getLogger(__name__)
 
-_UNKNOWN = "is not trusted here"
 _MOST_OFFERED = 4
 
 
@@ -143,15 +142,8 @@ def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None =
 
 def _judged(record: SignatureRecord, policy: Policy, rule: Rule, home: Path | None) -> Signer:
     key = PublicKey(record.public_key)
-    if policy.keys is None:
-        known = stored_key(record.public_key, home)
-    else:
-        known = next((each for each in policy.keys if each.raw == record.public_key), None)
-    if known is None:
-        return Signer(key, _UNKNOWN)
-    if key.fingerprint in policy.revoked:
-        return Signer(known, f"is revoked by {policy.origin}")
-    if refusal := why_not(known, home):
+    known = known_key(record.public_key, policy, home) or key
+    if refusal := why_no_signature(record.public_key, policy, home):
         return Signer(known, refusal)
     if rule.signers is not None and key.fingerprint not in rule.signers:
         return Signer(known, f"is not a signer of {rule.artifacts!a} ({policy.origin})")
@@ -163,7 +155,7 @@ def _refusal(
 ) -> ArtifactError:
     if not signers:
         return UnsignedArtifactError(f"{where}: not signed{_wanted(policy)}")
-    unknown = [signer.key for signer in signers if signer.refusal == _UNKNOWN]
+    unknown = [signer.key for signer in signers if signer.refusal == UNKNOWN]
     is_of_rule = rule.signers is None or all(key.fingerprint in rule.signers for key in unknown)
     if rule.threshold == 1 and len(unknown) == len(signers) and is_of_rule:
         signed = f"{where}: signed by key {' and key '.join(each.fingerprint for each in unknown[:8])}"
@@ -190,7 +182,7 @@ def _wanted(policy: Policy) -> str:
 
 def _remedy(policy: Policy, rule: Rule, signers: list[Signer]) -> str:
     """What to do: trust signers that would count then, else have one more key sign, or get another version."""
-    unknown = [signer.key for signer in signers if signer.refusal == _UNKNOWN]
+    unknown = [signer.key for signer in signers if signer.refusal == UNKNOWN]
     counting = [key for key in unknown if rule.signers is None or key.fingerprint in rule.signers]
     missing = rule.threshold - sum(signer.refusal is None for signer in signers)
     if len(counting) >= missing:

@@ -23,11 +23,10 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
+from pyc.runtime.artifact.trust.counting_keys import UNKNOWN, why_no_signature, why_without_effect
 from pyc.runtime.artifact.trust.key_store import (
     check_store,
     remove_trusted,
-    stored_key,
-    why_not,
     why_unreadable,
     write_trusted,
 )
@@ -40,7 +39,7 @@ from pyc.runtime.artifact.trust.keys import (
     today_utc,
 )
 from pyc.runtime.artifact.trust.last_days import last_day, set_last_day
-from pyc.runtime.artifact.trust.policy import machine_policy
+from pyc.runtime.artifact.trust.policy import Policy, machine_policy
 from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, restore, revoke
 from pyc.runtime.artifact.trust.subjects import listed_subject, require_fingerprint, shown_subject
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
@@ -112,7 +111,8 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
     """
     assert update.signer is not None and update.until is not None
     signer = update.signer
-    if why := _why_no_signer(signer, home):
+    policy = machine_policy(home)
+    if why := _why_no_signer(signer, policy, home):
         raise UntrustedArtifactError(f"{where}: signed by key {signer.fingerprint}, which {why}; nothing was changed")
     if update.until < today_utc():
         raise ArtifactError(f"{where}: counted until {update.until}; get a newer update; nothing was changed")
@@ -121,26 +121,34 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
         for subject, reason in update.revoke:
             changes.revoke(subject, reason)
         for subject, day in update.expire:
-            changes.expire(subject, day)
+            changes.expire(subject, day, any(key.fingerprint == subject for key in policy.keys or ()))
         for key in update.trust:
-            changes.trust(key)
+            if key.fingerprint in policy.revoked:
+                changes.done.append(f"left out key {key.fingerprint}, which is revoked by {policy.origin}")
+            else:
+                changes.trust(key, "stored" if why_without_effect(key, policy) else "trusted")
     except BaseException:
         changes.undo()
         raise
     return changes.done
 
 
-def _why_no_signer(signer: PublicKey, home: Path | None) -> str | None:
+def _why_no_signer(signer: PublicKey, policy: Policy, home: Path | None) -> str | None:
     """Why announcements of a key do not count here, as the end of a sentence; None where they do."""
+    refusal = why_no_signature(signer.raw, policy, home)
+    return f"{policy.origin} lacks" if refusal == UNKNOWN and policy.keys is not None else refusal
+
+
+def keys_without_effect(update: Update, home: Path | None = None) -> list[str]:
+    """Of the keys that an announcement says to trust, a sentence for each that this machine's policy lets count for
+    nothing, with what to do; none for those that were revoked, which are left out. Raises ArtifactError."""
     policy = machine_policy(home)
-    known = stored_key(signer.raw, home)
-    if known is None:
-        return "is not trusted here"
-    if signer.fingerprint in policy.revoked:
-        return f"is revoked by {policy.origin}"
-    if policy.keys is not None and all(key.raw != signer.raw for key in policy.keys):
-        return f"{policy.origin} lacks"
-    return why_not(known, home)
+    said = []
+    for key in update.trust:
+        why = why_without_effect(key, policy)
+        if why and key.fingerprint not in policy.revoked and find_revocation(key.fingerprint, home) is None:
+            said.append(f"key {key.fingerprint} {why[0]}; {why[1]}")
+    return said
 
 
 class _Changes:
@@ -161,8 +169,9 @@ class _Changes:
             self._undo.append(lambda: restore(subject, self._home))
             self.done.append(f"revoked {shown_subject(subject)}")
 
-    def expire(self, fingerprint: str, day: date) -> None:
-        """Set a last day, also of a key that is not known yet; the earliest that was ever set stands."""
+    def expire(self, fingerprint: str, day: date, is_held: bool = False) -> None:
+        """Set a last day, also of a key that is not known yet; the earliest that was ever set stands. `is_held` says
+        that the policy holds the key."""
         before = last_day(fingerprint, self._home)
         if before is None or day < before:
             set_last_day(fingerprint, day, self._home)
@@ -171,9 +180,10 @@ class _Changes:
         if known is not None:
             self._put(known, lambda key: f"key {fingerprint} expires on {key.expires}")
         elif before is None or day < before:
-            self.done.append(f"key {fingerprint}, which is not trusted here, would expire on {day}")
+            said = "expires" if is_held else "which is not trusted here, would expire"
+            self.done.append(f"key {fingerprint}{' ' if is_held else ', '}{said} on {day}")
 
-    def trust(self, key: PublicKey) -> None:
+    def trust(self, key: PublicKey, verb: str) -> None:
         """Trust a key, unless it was revoked: an update that is older than the revocation may come after it. One whose
         file here is bad is left out, too: that may have an earlier last day."""
         if revocation := find_revocation(key.fingerprint, self._home):
@@ -185,7 +195,7 @@ class _Changes:
             return
         if known is not None:
             key = key.until(known.expires)
-        self._put(key, lambda key: f"trusted {key.fingerprint} {key.comment}".rstrip())
+        self._put(key, lambda key: f"{verb} {key.fingerprint} {key.comment}".rstrip())
 
     def undo(self) -> None:
         """Take everything back, the last first. What cannot be taken back stays."""

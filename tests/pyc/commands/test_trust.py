@@ -17,7 +17,7 @@ def test_add_a_line_then_remove_it(pyc, key_home):
     assert pyc("trust", "add", KEY.text()) == (0, f"trusted {KEY.fingerprint} Ada\n", "")
     assert pyc("trust", "list") == (0, f"{KEY.fingerprint}  {KEY.text()}\n", "")
     row = {"fingerprint": KEY.fingerprint, "public_key": KEY.text(), "comment": "Ada"}
-    row |= {"expires": None, "trusted": True, "refusal": None}
+    row |= {"expires": None, "trusted": True, "refusal": None, "policy": None}
     assert json.loads(pyc("trust", "list", "--json")[1]) == [row]
     assert pyc("trust", "remove", KEY.fingerprint) == (0, f"removed {KEY.fingerprint} Ada\n", "")
     assert pyc("trust", "list") == (0, "", "")

@@ -1,0 +1,84 @@
+"""Which keys count on this machine: those of its policy where that holds any, else those of the key store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyc.runtime.artifact.trust.key_store import stored_key, why_not
+from pyc.runtime.artifact.trust.keys import PublicKey
+from pyc.runtime.artifact.trust.policy import Policy
+from pyc.runtime.artifact.trust.subjects import shown_subject
+from pyc.runtime.errors import ArtifactError
+
+UNKNOWN = "is not trusted here"
+
+
+def known_key(raw: bytes, policy: Policy, home: Path | None = None) -> PublicKey | None:
+    """The key with these 32 bytes as the policy, or else the key store, has it; None where the one that is asked lacks
+    it. Raises ArtifactError."""
+    if policy.keys is None:
+        return stored_key(raw, home)
+    return next((key for key in policy.keys if key.raw == raw), None)
+
+
+def why_no_signature(raw: bytes, policy: Policy, home: Path | None = None) -> str | None:
+    """Why signatures by this key count for nothing here, as the end of a sentence; None where they count, as far as no
+    rule of the policy names others. Raises ArtifactError."""
+    known = known_key(raw, policy, home)
+    if known is None:
+        return UNKNOWN
+    if known.fingerprint in policy.revoked:
+        return f"is revoked by {policy.origin}"
+    return why_not(known, home)
+
+
+def why_without_effect(key: PublicKey, policy: Policy) -> tuple[str, str] | None:
+    """Why the policy lets a key count for nothing, be it in the key store or not, as the end of a sentence, and what to
+    do about it; None where the key store decides."""
+    origin = policy.origin
+    if key.fingerprint in policy.revoked:
+        return f"is revoked by {origin}", f"take it out of `revoked` in {origin}, if it is to count all the same"
+    if policy.keys is not None:
+        held = next((each for each in policy.keys if each.raw == key.raw), None)
+        if held is None:
+            return (
+                f"counts for nothing here: the keys of {origin} count in place of the key store's",
+                f"add '{key.text()}' to `keys` in {origin}, if you trust its owner with running code",
+            )
+        if held.is_expired():
+            return f"expired on {held.expires}, as its line in {origin} says", f"mend the line in {origin}"
+    if not _may_sign(key.fingerprint, policy):
+        return (
+            f"counts for nothing here: it is a signer of no rule of {origin} that an artifact can reach",
+            f"add {key.fingerprint} to the `signers` of a rule in {origin}, if you trust its owner with running code",
+        )
+    return None
+
+
+def require_not_held(fingerprint: str, policy: Policy) -> None:
+    """Raise ArtifactError where the policy holds the key: it would count after it was removed from the store, which may
+    tell a last day of it besides."""
+    if any(key.fingerprint == fingerprint for key in policy.keys or ()):
+        raise ArtifactError(
+            f"key {fingerprint} is among the keys of {policy.origin}, which count in place of the key store's; take "
+            f"its line out of that file, or run: pyc trust revoke {fingerprint}; nothing was changed"
+        )
+
+
+def require_not_revoked(subject: str, policy: Policy) -> None:
+    """Raise ArtifactError where the policy revokes a key or an artifact, which it would go on to do."""
+    if subject in policy.revoked:
+        raise ArtifactError(
+            f"{shown_subject(subject)} is revoked by {policy.origin}; take it out of `revoked` there; "
+            "nothing was changed"
+        )
+
+
+def _may_sign(fingerprint: str, policy: Policy) -> bool:
+    """Whether a signature by this key counts for an artifact of some name."""
+    for rule in policy.rules:
+        if rule.signers is None or fingerprint in rule.signers:
+            return True
+        if not rule.artifacts.strip("*"):  # fits every name, so that no later rule is reached
+            return False
+    return True

@@ -1,0 +1,163 @@
+"""`pyc trust` where this machine's policy decides which keys count: nothing is said that does not hold."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pyc.runtime.artifact.trust.key_store import add_trusted, list_trusted, why_not
+from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.updates import Update, write_update
+
+LATER = today_utc() + timedelta(30)
+
+
+@pytest.fixture
+def a() -> SigningKey:
+    return parse_signing_key(new_key_text(), "a", "a")
+
+
+@pytest.fixture
+def b() -> PublicKey:
+    return PublicKey(bytes(range(32)), "b")
+
+
+@pytest.fixture(params=["home", "variable"])
+def policy(request, tmp_path, key_home, monkeypatch) -> Path:
+    """The file of the machine's policy, in each of its places."""
+    key_home.mkdir(mode=0o700)
+    if request.param == "home":
+        return key_home / "policy.toml"
+    monkeypatch.setenv("PYC_TRUST_POLICY", str(tmp_path / "other.toml"))
+    return tmp_path / "other.toml"
+
+
+def write_keys(policy: Path, *keys: PublicKey) -> None:
+    policy.write_text(f"keys = {json.dumps([key.text() for key in keys])}\n")
+
+
+def test_removing_a_key_that_the_policy_holds_is_refused(pyc, policy, a, b):
+    """Its file in the store may tell a last day, which would be lost."""
+    add_trusted(replace(b, expires=LATER))
+    write_keys(policy, a.public, b)
+    code, out, err = pyc("trust", "remove", b.fingerprint)
+    assert (code, out) == (8, "")
+    assert f"key {b.fingerprint} is among the keys of {policy}" in err
+    assert f"take its line out of that file, or run: pyc trust revoke {b.fingerprint}; nothing was changed" in err
+    assert list_trusted() == (replace(b, expires=LATER),)
+    write_keys(policy, a.public)
+    assert pyc("trust", "remove", b.fingerprint) == (0, f"removed {b.fingerprint} b\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "remedy"),
+    [
+        ("keys = ['{a}']", "counts for nothing here: the keys of {policy} count", "add '{b}' to `keys` in {policy}"),
+        ("revoked = ['{b_print}']", "is revoked by {policy}", "take it out of `revoked` in {policy}"),
+        ("[[rule]]\nsigners = ['{a_print}']", "a signer of no rule of {policy}", "add {b_print} to the `signers`"),
+    ],
+)
+def test_a_key_that_would_count_for_nothing(text, why, remedy, pyc, policy, tmp_path, a, b):
+    names = {"a": a.public.text(), "b": b.text(), "a_print": a.public.fingerprint, "b_print": b.fingerprint}
+    names |= {"policy": str(policy)}
+    add_trusted(a.public)
+    policy.write_text(text.format(**names))
+    code, out, err = pyc("trust", "add", b.text())
+    assert (code, out) == (8, "")
+    assert why.format(**names) in err and remedy.format(**names) in err and "nothing was changed" in err
+    assert list_trusted() == (a.public,)
+
+    leaked = "0" * 16
+    update = tmp_path / "update"
+    update.write_text(write_update(Update((b,), ((a.public.fingerprint, LATER),), ((leaked, "lost"),)), a))
+    code, out, err = pyc("trust", "apply", update)
+    assert f"revoked {leaked}\n" in out and f"key {a.public.fingerprint} expires on {LATER}\n" in out
+    assert "trusted" not in out
+    if text.startswith("revoked"):  # as one that was revoked by a command: nothing is amiss
+        assert code == 0 and f"left out key {b.fingerprint}, which is revoked by {policy}\n" in out
+        assert b not in list_trusted()
+    else:
+        assert code == 8 and f"stored {b.fingerprint} b\n" in out
+        assert f"{update}: applied, but key {b.fingerprint} " in err and remedy.format(**names) in err
+        code, out, err = pyc("trust", "apply", update)  # until it counts
+        assert (code, out) == (8, "nothing new\n") and remedy.format(**names) in err
+    add_trusted(b)
+    rows = {row.get("fingerprint"): row for row in json.loads(pyc("trust", "list", "--json")[1])}
+    assert rows[a.public.fingerprint]["trusted"] and not rows[b.fingerprint]["trusted"]
+    assert why.format(**names) in rows[b.fingerprint]["refusal"]
+    assert rows[a.public.fingerprint]["policy"] == (str(policy) if text.startswith("keys") else None)
+    assert why.format(**names) in pyc("trust", "list")[1]
+
+
+def test_a_policy_with_keys_and_no_store_takes_announcements(pyc, policy, tmp_path, key_home, a, b):
+    """Who announces is judged as who signs; what is revoked and last days reach such a machine."""
+    write_keys(policy, a.public, b)
+    update = tmp_path / "update"
+    update.write_text(write_update(Update(expire=((b.fingerprint, LATER),)), a))
+    assert pyc("trust", "apply", update) == (0, f"key {b.fingerprint} expires on {LATER}\n", "")
+    assert pyc("trust", "list")[1] == (
+        f"{a.public.fingerprint}  {a.public.text()}  ({policy})\n"
+        f"{b.fingerprint}  {replace(b, expires=LATER).text()}  ({policy})\n"
+    )
+    update.write_text(write_update(Update((b,), revoke=((b.fingerprint, "it leaked"),)), a))
+    code, out, _ = pyc("trust", "apply", update)
+    assert code == 0 and out.startswith(f"revoked {b.fingerprint}\nleft out key {b.fingerprint}")
+    assert "was revoked" in (why_not(b) or "") and not (key_home / "trusted").exists()
+    update.write_text(write_update(Update(revoke=((a.public.fingerprint, ""),)), a))
+    pyc("trust", "apply", update)
+    code, out, err = pyc("trust", "apply", update)
+    assert (code, out) == (12, "") and f"signed by key {a.public.fingerprint}, which was revoked on" in err
+
+
+def test_keys_that_the_policy_lets_count(pyc, policy, tmp_path, a, b):
+    """Once the policy holds the key, the same announcement and `add` say that it is trusted, until the earlier day."""
+    write_keys(policy, a.public, replace(b, expires=LATER))
+    update = tmp_path / "update"
+    update.write_text(write_update(Update(trust=(b,)), a))
+    assert pyc("trust", "apply", update) == (0, f"trusted {b.fingerprint} b\n", "")
+    later = str(LATER + timedelta(1))
+    assert pyc("trust", "add", b.text(), "--expires", later)[1] == f"trusted {b.fingerprint} b, until {LATER}\n"
+    policy.write_text(f'[[rule]]\nartifacts = "prod-*"\nsigners = ["{a.public.fingerprint}"]\n')
+    assert pyc("trust", "add", b.text()) == (0, f"trusted {b.fingerprint} b\n", "")
+
+
+def test_a_policy_that_cannot_be_read(pyc, policy, key_home, b):
+    policy.write_text("keys = [")
+    for arguments in (("add", b.text()), ("remove", b.fingerprint), ("list",)):
+        code, out, err = pyc("trust", *arguments)
+        assert (code, out) == (15, "") and str(policy) in err
+    assert not (key_home / "trusted").exists()
+
+
+def test_inspect_asks_the_policy_for_the_key(pyc, make_artifact, key_home):
+    artifact = make_artifact()
+    (public,) = list_trusted()
+    (key_home / "policy.toml").write_text(f'keys = ["{public.text()}"]\n')
+    (key_home / "trusted" / f"{public.fingerprint}.pub").unlink()
+    assert f"{public.fingerprint} (trusted, default)" in pyc("inspect", artifact)[1]
+    (key_home / "policy.toml").write_text(f'keys = ["{PublicKey(bytes(32)).text()}"]\n')
+    add_trusted(public)
+    out = pyc("inspect", artifact)[1]
+    assert f"{public.fingerprint} (not trusted here)" in out and "pyc trust add" not in out
+    (key_home / "policy.toml").write_text("keys = [")
+    code, out, _ = pyc("inspect", artifact)
+    assert code == 0 and f"{public.fingerprint} (not known whether trusted)" in out
+
+
+def test_doctor_names_keys_that_the_policy_revokes(pyc, policy, b):
+    add_trusted(b)
+    policy.write_text(f'revoked = ["{b.fingerprint}"]\n')
+    found = {each["name"]: each for each in json.loads(pyc("doctor", "--json")[1])}
+    assert found["trusted keys"]["found"] == f"{b.fingerprint} (is revoked by {policy})"
+
+
+@pytest.mark.parametrize("subject", ["0" * 16, "header:" + "0" * 64])
+def test_restoring_what_the_policy_revokes_is_refused(subject, pyc, policy):
+    pyc("trust", "revoke", subject)
+    policy.write_text(f'revoked = ["{subject}"]\n')
+    code, out, err = pyc("trust", "restore", subject)
+    assert (code, out) == (8, "") and f"{subject} is revoked by {policy}; take it out of `revoked` there" in err
+    policy.write_text("[[rule]]\n")
+    assert pyc("trust", "restore", subject) == (0, f"{subject} is revoked no more\n", "")
