@@ -7,7 +7,7 @@ DoRA (arXiv:2402.09353) has the lengths of the rows beside.
 IA3 (arXiv:2205.05638) multiplies a module's output by a vector [out, 1], or its input by [1, in] where
 feedforward_modules names it.
 
-Every tensor of the file is consumed exactly once, or the adapter is refused.
+Every tensor of the file is consumed exactly once, or the adapter is refused; copies that PEFT does not read are left.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def _replacements(
     """Return whole weights: modules_to_save, trained biases, embeddings that PEFT saves with an update."""
     saved = config.modules_to_save or ()
     found = dict[str, Source]()
-    taken |= _second_biases(tensors, config)
+    taken |= _second_copies(tensors, saved)
     for name, source in tensors.items():
         match = _WHOLE.fullmatch(name) if name not in taken else None
         if match is None:
@@ -320,8 +320,7 @@ def _replacements(
         is_bias = kind == "bias" and (
             config.bias == "all" or (config.bias.endswith("_only") and module in targeted)
         )
-        is_embedding = module.rsplit(".", 1)[-1] in _EMBEDDING_LAYERS
-        if not (is_bias or is_embedding or _is_saved(saved, weight)):
+        if not (is_bias or _is_whole(weight, saved)):
             continue
         if weight in found:
             raise AdapterError(
@@ -331,15 +330,26 @@ def _replacements(
         taken.add(name)
     for entry in saved:
         if not any(_is_saved((entry,), weight) for weight in found):
-            raise AdapterError(f"{where}: modules_to_save names {quoted(entry)}, but {WEIGHTS} has no such tensor")
+            raise AdapterError(
+                f"{where}: modules_to_save names {quoted(entry)}, but {WEIGHTS} has no such tensor; if the model has "
+                f"no such module, take the name out of modules_to_save in {CONFIG}, else save the adapter again"
+            )
     return tuple(sorted(found.items()))
 
 
-def _second_biases(tensors: Mapping[str, Source], config: AdapterConfig) -> set[str]:
-    """Return the biases that bias: all stores again beside modules_to_save: PEFT reads the plain name alone."""
-    if config.bias != "all" or not config.modules_to_save:
-        return set()
-    return {name for name in tensors if name.endswith(".bias") and any(plain in tensors for plain in _plain(name))}
+def _second_copies(tensors: Mapping[str, Source], saved: tuple[str, ...]) -> set[str]:
+    """Return the whole weights and biases that PEFT stores and does not read.
+
+    Of what modules_to_save wraps it reads the plain name alone. Beside it are the trained weight again and
+    `original_module`, the base model's, where the vocabulary was resized or bias: all is set. `ensure_weight_tying`
+    wraps a head that modules_to_save does not name.
+    """
+    found = set[str]()
+    for name in tensors:
+        is_former = "original_module" in name.split(".")
+        if any(_is_whole(plain, saved) and (is_former or plain in tensors) for plain in _plain(name)):
+            found.add(name)
+    return found
 
 
 def _plain(name: str) -> Iterator[str]:
@@ -349,6 +359,11 @@ def _plain(name: str) -> Iterator[str]:
         if part in _WRAPPED:
             yield ".".join((*parts[:index], *parts[index + 1 :]))
             yield ".".join((*parts[:index], *parts[index + 2 :]))
+
+
+def _is_whole(weight: str, saved: tuple[str, ...]) -> bool:
+    """Return whether an adapter may have `weight` whole: of modules_to_save, an embedding or a head."""
+    return weight.rpartition(".")[0].rpartition(".")[2] in _EMBEDDING_LAYERS or _is_saved(saved, weight)
 
 
 def _is_saved(saved: tuple[str, ...], weight: str) -> bool:
