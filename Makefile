@@ -40,8 +40,8 @@ test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -q
 
 test-long: $(TEST)
-	PYC_CUDA=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 PYC_LIMITS=40 $(BIN)/pytest -n $(JOBS) -q tests/anomaly \
-		tests/pyc/commands/test_system_faults.py tests/pyc/commands/test_memory_limits.py tests/reference/test_cuda.py tests/gpu \
+	PYC_CUDA=all PYC_ESTIMATES=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 PYC_LIMITS=40 $(BIN)/pytest -n $(JOBS) -q tests/anomaly \
+		tests/pyc/commands/test_system_faults.py tests/pyc/commands/test_memory_limits.py tests/reference/test_cuda.py tests/gpu tests/passes/test_estimate.py \
 		tests/backends/cuda/kernels/test_linear_warpgroup.py
 	PYC_LOST_WORKERS=12 $(BIN)/pytest -q tests/passes/jobs/test_ray_cluster.py
 
