@@ -47,7 +47,7 @@ _ADAPTER_FILES = Kind(
 )
 _ADAPTER_NAMES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _SAVE_AGAIN = "take the model's safetensors: pyc build CHECKPOINT-FOLDER"
-_GGUF = Kind("a GGUF file, which pyc does not read", _SAVE_AGAIN)
+GGUF = Kind("a GGUF file, which pyc does not read", _SAVE_AGAIN)
 _PICKLE = Kind("a pickle of PyTorch, which pyc does not read since it can run code", _SAVE_AGAIN)
 _POINTER = Kind("a Git LFS pointer in place of the file", "fetch the file itself: git lfs pull, or download it again")
 _WEB_PAGE = Kind("a web page in place of the file", LINK_REMEDY)
@@ -59,7 +59,7 @@ _ZIP = Kind("a zip file or a pickle of PyTorch", _SAVE_AGAIN)
 
 _STARTS = (
     (MAGIC, ARTIFACT),
-    (b"GGUF", _GGUF),
+    (b"GGUF", GGUF),
     (b"PK\x03\x04", _ZIP),
     (b"\x80\x02", _PICKLE),
     (b"\x80\x04", _PICKLE),
