@@ -16,12 +16,13 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
-from pyc.runtime.sources.places import Place, Remote
+from pyc.runtime.sources.places import STANDARD_INPUT, Place, Remote
 from pyc.runtime.sources.protocol import LINK_REMEDY, Source
 
 START_BYTES = 4096
 SHORT_BYTES = 128
 """Enough for `instead_of_file`."""
+_NO_FILE = "no such file; pyc run, embed, verify and pull alone read standard input as `-`: save it in a file first"
 _url = re.compile(r"(https?|s3|gs|az):/[^/]", re.ASCII)
 """A URL that has become a path, which has no two slashes in a row."""
 
@@ -124,6 +125,8 @@ def instead_of_checkpoint(path: str | os.PathLike[str]) -> str:
 def explained(error: ArtifactError, place: Place, source: Source | None) -> ArtifactError:
     """The error of `place`, naming it, and what it is when it is something else than an artifact; `source`: its bytes,
     if it was opened."""
+    if isinstance(error, MissingArtifactError) and str(place) == STANDARD_INPUT:
+        return MissingArtifactError(f"{place}: {_NO_FILE}")
     if not isinstance(place, Remote) and (advice := instead_of_artifact(place)):
         return ArtifactError(f"{written(place)}: {advice}")
     if isinstance(error, FetchError | MissingArtifactError):
