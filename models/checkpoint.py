@@ -7,6 +7,7 @@ formats are refused. `auto_map` (remote code) is not a field that anything here 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,18 @@ from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
 from pyc.models.messages import shown
 from pyc.models.safetensors_header import SafetensorsFile, read_header
+from pyc.models.sentence import MODULES
+from pyc.runtime.artifact.kinds import GGUF
 from pyc.runtime.errors import IngestError
 
 logger = logging.getLogger(__name__)
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
+_OTHER_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+_PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
+"""The pickles that transformers reads, and so can write as safetensors."""
+_SAVED = ".from_pretrained(path).save_pretrained(new_path)"
 
 
 class _IndexMetadata(Struct, frozen=True):
@@ -81,6 +87,8 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
         what = "this is not a Hugging Face checkpoint"
         if "adapter_config.json" in names:
             what = "this is a PEFT adapter; name its base model, and the adapter under `adapters` (pyc init --adapter)"
+        elif found := _found_gguf(names):
+            what = found
         raise IngestError(f"{directory.label}: no config.json; {what}")
     if INDEX in names and SINGLE in names:
         raise IngestError(
@@ -91,18 +99,20 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
         return Checkpoint(directory, config, tensors, (INDEX, *shards))
     path = directory.locate(SINGLE)
     if path is None:
-        raise IngestError(_missing_weights(directory.label, names))
+        raise IngestError(_missing_weights(directory.label, config, names))
     single = read_header(files, path, f"{directory.label}: {SINGLE}")
     return Checkpoint(directory, config, single.tensors, (SINGLE,))
 
 
-def _missing_weights(reference: str, names: tuple[str, ...]) -> str:
-    pickles = [name for name in names if name.endswith(_PICKLE_SUFFIXES)]
-    if pickles:
-        return (
-            f"{reference}: found {shown(pickles[0])}, but only safetensors are read (pickle can run code); if you "
-            "trust it, convert it with AutoModel.from_pretrained(path).save_pretrained(new_path)"
-        )
+def _missing_weights(reference: str, config: HuggingFaceConfig, names: tuple[str, ...]) -> str:
+    refused = "but only safetensors are read (pickle can run code)"
+    if pickled := [name for name in names if _PICKLED.fullmatch(name)]:
+        remedy = f"if you trust it, convert it in Python: {_conversion(config, names)}"
+        return f"{reference}: found {shown(pickled[0])}, {refused}; {remedy}"
+    if found := _found_gguf(names):
+        return f"{reference}: {found}"
+    if unread := [name for name in names if name.endswith(_OTHER_SUFFIXES)]:
+        return f"{reference}: found {shown(unread[0])}, {refused}; download the model's {SINGLE}"
     others = [name for name in names if name.endswith(".safetensors")]
     if any("-of-" in name for name in others):
         found = f"; found parts, {', '.join(map(shown, others[:4]))}, without the index that lists them"
@@ -112,6 +122,25 @@ def _missing_weights(reference: str, names: tuple[str, ...]) -> str:
     if len(others) == 1:
         remedy = f"if these are all weights of the model, rename the file to {SINGLE}"
     return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}; {remedy}"
+
+
+def _found_gguf(names: tuple[str, ...]) -> str:
+    """What to say of a folder with a GGUF file in it; nothing without one."""
+    name = next((name for name in names if name.lower().endswith(".gguf")), None)
+    return "" if name is None else f"found {shown(name)}, {GGUF.name}; {GGUF.remedy}"
+
+
+def _conversion(config: HuggingFaceConfig, names: tuple[str, ...]) -> str:
+    """The Python that writes a pickled checkpoint as safetensors, with all that a build reads.
+
+    AutoModel alone has no head, which a decoder needs, and knows nothing of modules.json, which says how to pool.
+    """
+    classes = config.architectures or ()
+    is_decoder = any(name.endswith("ForCausalLM") for name in classes) or (not classes and config.model_type != "bert")
+    if MODULES in names and not is_decoder:
+        return "SentenceTransformer(path).save_pretrained(new_path), from the package sentence_transformers"
+    model = "AutoModelForCausalLM" if is_decoder else "AutoModel"
+    return f"{model}{_SAVED} and AutoTokenizer{_SAVED}, from the package transformers"
 
 
 def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ...]]:

@@ -23,6 +23,12 @@ from pyc.runtime.errors import IngestError, PycError
 _HUB_ID = re.compile(
     r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?", re.ASCII
 )
+_HUB_URL = re.compile(
+    r"(?:https?:/{1,2})?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
+    r"(?:@(?P<written>[\w][\w.-]*)|/(?:tree|blob|resolve)/(?P<shown>[\w][\w.-]*)(?:/.*)?|/)?(?:[?#].*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A page of a model on the hub, with or without its scheme; one that became a path has lost a slash."""
 MAX_LABEL = 4096
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -55,6 +61,16 @@ def is_cached(reference: str) -> bool:
         return (cache_root() / ("models--" + found[0].replace("/", "--"))).is_dir()
     except OSError:  # a name too long
         return False
+
+
+def instead_of_url(reference: str) -> str:
+    """Return what to write in place of the URL of a model on the hub; nothing where `reference` is none."""
+    match = _HUB_URL.fullmatch(reference)
+    if match is None or ".." in reference:
+        return ""
+    revision = match["written"] or match["shown"] or "main"
+    name = match["id"] if revision == "main" else f"{match['id']}@{revision}"
+    return f"this is a URL; write {name} --download (of pyc init, build and attach)"
 
 
 def hub_name(reference: str) -> str:
@@ -91,7 +107,7 @@ def _find(reference: str, base_dir: Path, files: SourceFiles, error: type[PycErr
         )
     found = hub_id_of(reference)
     if found is None:
-        raise error(f"{reference}: no such directory")
+        raise error(f"{reference}: {instead_of_url(reference) or 'no such directory'}")
     return _snapshot(*found, reference, files, error)
 
 

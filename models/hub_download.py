@@ -24,7 +24,7 @@ from pyc.models.catalog import find_architecture
 from pyc.models.checkpoint import INDEX, SINGLE, ShardIndex
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.generation import FILE as GENERATION
-from pyc.models.hub_cache import cache_root, hub_id_of
+from pyc.models.hub_cache import cache_root, hub_id_of, instead_of_url
 from pyc.models.licence_files import is_licence
 from pyc.models.quantized.settings_file import FILES as QUANTIZATION_FILES
 from pyc.models.sentence import MODULES, PROMPTS, SENTENCE_CONFIG
@@ -76,7 +76,8 @@ def download(
     error: type[PycError] = IngestError if kind == "checkpoint" else AdapterError
     found = hub_id_of(reference)
     if found is None:
-        raise error(f"{reference}: is not a hub id; expected org/name or org/name@revision")
+        advice = instead_of_url(reference) or "is not a hub id; expected org/name or org/name@revision"
+        raise error(f"{reference}: {advice}")
     try:
         import huggingface_hub
         import huggingface_hub.constants

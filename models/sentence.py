@@ -1,13 +1,15 @@
 """The files of sentence-transformers: how an encoder's rows become one vector, and how long a text may be.
 
 modules.json lists Transformer, Pooling and perhaps Normalize. A checkpoint without it is pooled by the mean
-and not normalised, which is what sentence-transformers does with a plain encoder. Where sentence_bert_config.json has
+and not normalised, which is what sentence-transformers does with a plain encoder, with a warning: the model may want
+another pooling, and was copied without the files that say so. Where sentence_bert_config.json has
 no `max_seq_length`, as sentence-transformers 6 writes it, the tokenizer's `model_max_length` counts. It also counts
 where modules.json is missing: sentence-transformers reads sentence_bert_config.json as a part of a module.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +20,8 @@ from pyc.models.messages import quoted, shown
 from pyc.models.tokenizer_files import read_longest_text, read_tokenizer_config
 from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
+
+logger = logging.getLogger(__name__)
 
 MODULES = "modules.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
@@ -94,7 +98,8 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
     prompts = directory.parse(PROMPTS, _PromptFile) or _PromptFile()
     if prompts.default_prompt_name and (prompts.prompts or {}).get(prompts.default_prompt_name):
         raise IngestError(
-            f"{where}: {PROMPTS}: a default prompt ({quoted(prompts.default_prompt_name)}) is not supported"
+            f"{where}: {PROMPTS}: a default prompt ({quoted(prompts.default_prompt_name)}) is not supported; remove "
+            "default_prompt_name, and write the prompt before each text"
         )
     if settings.do_lower_case and not read_tokenizer_config(directory).do_lower_case:
         raise IngestError(f"{where}: {SENTENCE_CONFIG}: do_lower_case outside the tokenizer is not supported")
@@ -112,12 +117,19 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
         longest = read_longest_text(directory)
     files = (MODULES, SENTENCE_CONFIG, PROMPTS)
     if modules is None:
+        directory.files.warn(
+            logger,
+            "%s: no %s, so a vector is the mean of a text's rows, not normalised; if the model has one, copy it and "
+            "its 1_Pooling folder beside the weights",
+            where, MODULES,
+        )  # fmt: skip
         return SentenceConfig(Pooling("mean", False), longest, files)
     kinds = [entry.type.rsplit(".", 1)[-1] for entry in modules]
     for kind in kinds:
         if kind not in _SUPPORTED:
             raise IngestError(
-                f"{where}: {MODULES}: module {quoted(kind)} is not supported (known: {', '.join(_SUPPORTED)})"
+                f"{where}: {MODULES}: module {quoted(kind)} is not supported (known: {', '.join(_SUPPORTED)}); "
+                "embed with sentence-transformers, or take a model without it"
             )
     if kinds[:1] != ["Transformer"] or kinds[1:2] != ["Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         raise IngestError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyc.compiler.recipe.api import load_recipe
 from pyc.compiler.recipe.types import Recipe
-from pyc.models.hub_cache import hub_id_of, is_cached
+from pyc.models.hub_cache import hub_id_of, instead_of_url, is_cached
 from pyc.passes.default_recipe import default_recipe
 from pyc.runtime.errors import RecipeError
 
@@ -35,6 +35,8 @@ def read_source(
     if is_checkpoint(place):
         return _proposed(text, overrides)
     if not names_model(text, download=download):
+        if not _exists(place) and (advice := instead_of_url(text)):
+            raise RecipeError(f"{text}: {advice}")
         recipe = load_recipe(place, overrides)
         if download:
             fetch(recipe, report)

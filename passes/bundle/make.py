@@ -90,7 +90,8 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
 def _runtime(options: BundleOptions, opened: Artifact, stack: contextlib.ExitStack) -> list[BundleFile]:
     """The wheels, their licences, and the requirements that name them."""
     backends = {program.backend for program in _programs_for(options.target, opened)}
-    versions = pins(() if "cpu" in backends else ("onnx",) if "onnx" in backends else ())
+    extras: tuple[str, ...] = () if "cpu" in backends else ("onnx",) if "onnx" in backends else ()
+    versions = pins(options.target, extras)
     folder = options.wheels
     if folder is None:
         folder = stack.enter_context(work_folder("wheels"))

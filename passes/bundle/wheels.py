@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyc.passes.bundle.files import BundleFile
+from pyc.passes.bundle.markers import environment, holds
 from pyc.passes.bundle.pip_settings import pip_environment
 from pyc.passes.bundle.wheel_tags import fits
 from pyc.runtime.artifact.format import is_plain_name
@@ -30,9 +31,8 @@ MACHINES = ("x86_64", "aarch64")
 MAX_LICENCE_BYTES = 1 << 20
 MOST_NAMED = 3
 _GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34)))
-_extra = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _exception = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): .")
-_requirement = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?[^;]*(;.*)?")
+_requirement = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?[^;]*(?:;(.*))?")
 _licence = re.compile(r"[^/]+\.dist-info/(?:licen[cs]es/.+|(?:LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*)", re.IGNORECASE)
 
 
@@ -46,9 +46,14 @@ class Target:
     @property
     def is_here(self) -> bool:
         """Whether that is this machine and this Python."""
+        return self == Target.here()
+
+    @staticmethod
+    def here() -> Target:
+        """Return this machine and this Python."""
         import platform
 
-        return self == Target(platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
+        return Target(platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 
 def oldest_python() -> tuple[int, int]:
@@ -58,8 +63,9 @@ def oldest_python() -> tuple[int, int]:
     return int(wanted[1]), int(wanted[2])
 
 
-def pins(extras: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the versions of all that the runtime needs, without pyc itself, by name: those that are installed here.
+def pins(target: Target, extras: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the versions of all that the runtime needs on `target`, without pyc itself, by name: those that are
+    installed here. What else is installed here has no say.
 
     Raises ArtifactError for a package that is not.
     """
@@ -68,14 +74,12 @@ def pins(extras: tuple[str, ...] = ()) -> dict[str, str]:
     while waiting:
         name, wanted = waiting.pop()
         for required in importlib.metadata.requires(name) or ():
-            needed = _needed(required, wanted)
+            needed = _needed(required, target, wanted)
             if needed is None or needed.name in found:
                 continue
             try:
                 found[needed.name] = importlib.metadata.version(needed.name)
             except importlib.metadata.PackageNotFoundError:
-                if needed.is_conditional:  # of another platform or Python
-                    continue
                 raise ArtifactError(
                     f"{needed.name}: is not installed here, so its version is not known; pip install {needed.name}"
                 ) from None
@@ -87,20 +91,22 @@ def pins(extras: tuple[str, ...] = ()) -> dict[str, str]:
 class _Needed:
     name: str
     extras: tuple[str, ...]
-    is_conditional: bool
 
 
-def _needed(required: str, extras: tuple[str, ...]) -> _Needed | None:
-    """What a requirement asks for; None for one of an extra that nobody wants."""
+def _needed(required: str, target: Target, extras: tuple[str, ...]) -> _Needed | None:
+    """What a requirement asks for; None for one of another place than `target`, or of an extra that nobody wants."""
     match = _requirement.fullmatch(required.strip())
     if match is None:
         return None
-    marker = match[3] or ""
-    asked = _extra.findall(marker)
-    if asked and not set(asked) & set(extras):
-        return None
+    if marker := match[3]:
+        values = environment(target.machine, target.python)
+        try:
+            if not any(holds(marker, {**values, "extra": extra}) for extra in ("", *extras)):
+                return None
+        except ValueError as error:
+            raise ArtifactError(f"{required}: {error}; pip install --upgrade what requires it") from error
     names = tuple(part.strip() for part in (match[2] or "[]")[1:-1].split(",") if part.strip())
-    return _Needed(re.sub(r"[-_.]+", "-", match[1]).lower(), names, bool(marker) and not asked)
+    return _Needed(re.sub(r"[-_.]+", "-", match[1]).lower(), names)
 
 
 def fetch_wheels(folder: Path, target: Target, versions: dict[str, str]) -> None:

@@ -3,8 +3,8 @@
 | in the artifact | format | of a matrix [N, K] |
 |---|---|---|
 | integers of 4 bits in groups | pack-quantized | weight_packed i32 [N, K / 8], weight_scale [N, groups], weight_shape i64 [2], and of asymmetric ones weight_zero_point i32 [N / 8, groups] |
-| integers of 8 bits, activations of 8 bits | int-quantized | weight i8 [N, K], weight_scale [N, 1] or [N, groups] |
-| other integers of 8 bits, lookup tables | pack-quantized | weight_packed i32 [N, K / 4], the rest as above |
+| integers of 8 bits and lookup tables, activations of 8 bits | int-quantized | weight i8 [N, K], weight_scale [N, 1] or [N, groups] |
+| the same, other activations | pack-quantized | weight_packed i32 [N, K / 4], the rest as above |
 | e4m3 | float-quantized | weight f8 [N, K], weight_scale [1], [N, 1] or [N / 128, K / 128] |
 
 Embeddings and vectors are numbers: compressed-tensors quantizes what torch calls Linear. Scales are f32, as in the

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
-from pyc.runtime.sources.places import Place, Remote
+from pyc.runtime.sources.places import STANDARD_INPUT, Place, Remote
 from pyc.runtime.sources.protocol import LINK_REMEDY, Source
 
 START_BYTES = 4096
 SHORT_BYTES = 128
 """Enough for `instead_of_file`."""
+_NO_FILE = "no such file; pyc run, embed, verify and pull alone read standard input as `-`: save it in a file first"
 _url = re.compile(r"(https?|s3|gs|az):/[^/]", re.ASCII)
 """A URL that has become a path, which has no two slashes in a row."""
 
@@ -47,7 +48,7 @@ _ADAPTER_FILES = Kind(
 )
 _ADAPTER_NAMES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _SAVE_AGAIN = "take the model's safetensors: pyc build CHECKPOINT-FOLDER"
-_GGUF = Kind("a GGUF file, which pyc does not read", _SAVE_AGAIN)
+GGUF = Kind("a GGUF file, which pyc does not read", _SAVE_AGAIN)
 _PICKLE = Kind("a pickle of PyTorch, which pyc does not read since it can run code", _SAVE_AGAIN)
 _POINTER = Kind("a Git LFS pointer in place of the file", "fetch the file itself: git lfs pull, or download it again")
 _WEB_PAGE = Kind("a web page in place of the file", LINK_REMEDY)
@@ -59,7 +60,7 @@ _ZIP = Kind("a zip file or a pickle of PyTorch", _SAVE_AGAIN)
 
 _STARTS = (
     (MAGIC, ARTIFACT),
-    (b"GGUF", _GGUF),
+    (b"GGUF", GGUF),
     (b"PK\x03\x04", _ZIP),
     (b"\x80\x02", _PICKLE),
     (b"\x80\x04", _PICKLE),
@@ -124,6 +125,8 @@ def instead_of_checkpoint(path: str | os.PathLike[str]) -> str:
 def explained(error: ArtifactError, place: Place, source: Source | None) -> ArtifactError:
     """The error of `place`, naming it, and what it is when it is something else than an artifact; `source`: its bytes,
     if it was opened."""
+    if isinstance(error, MissingArtifactError) and str(place) == STANDARD_INPUT:
+        return MissingArtifactError(f"{place}: {_NO_FILE}")
     if not isinstance(place, Remote) and (advice := instead_of_artifact(place)):
         return ArtifactError(f"{written(place)}: {advice}")
     if isinstance(error, FetchError | MissingArtifactError):

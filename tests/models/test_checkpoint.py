@@ -107,6 +107,18 @@ SINGLE_FILE = {
         lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"),
         "found pytorch_model.bin, but only safetensors are read (pickle can run code)",
     ),
+    "GGUF beside config.json": (
+        lambda p: (p / "model.safetensors").rename(p / "model.gguf"),
+        "found model.gguf, a GGUF file, which pyc does not read; take the model's safetensors: pyc build",
+    ),
+    "GGUF alone": (
+        lambda p: ((p / "model.safetensors").rename(p / "Model-Q4.GGUF"), (p / "config.json").unlink()),
+        "no config.json; found Model-Q4.GGUF, a GGUF file, which pyc does not read; take the model's safetensors",
+    ),
+    "weights of another framework": (
+        lambda p: (p / "model.safetensors").rename(p / "tf_model.h5"),
+        "found tf_model.h5, but only safetensors are read (pickle can run code); download the model's model.safetens",
+    ),
     "parts without an index": (
         lambda p: (p / "model.safetensors").rename(p / "model-00001-of-00002.safetensors"),
         f"; found parts, model-00001-of-00002.safetensors, without the index that lists them; download the checkpoint "

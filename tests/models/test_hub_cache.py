@@ -4,7 +4,7 @@ import pytest
 
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.models.hub_cache import cache_root, is_cached
+from pyc.models.hub_cache import cache_root, instead_of_url, is_cached
 from pyc.runtime.errors import AdapterError, IngestError
 
 LONG = "x" * 3000
@@ -62,7 +62,7 @@ HUB_REFUSALS = {
     "org/name@" + "f" * 40: "the cache has no snapshot ffff",
     "../org/name": "no such directory",
     "org/name@../../refs/main": "no such directory",
-    "https://huggingface.co/org/name": "no such directory",
+    "https://huggingface.co/org/name": "this is a URL; write org/name --download",
     "": "is not a path or hub id",
 }
 
@@ -94,3 +94,24 @@ def test_a_ref_that_is_not_a_commit(hub, tmp_path):
 
 def test_a_name_too_long_for_the_cache_is_not_in_it() -> None:
     assert not is_cached("x" * 5000)
+
+
+URLS = {
+    "https://huggingface.co/org/name": "org/name",
+    "https:/huggingface.co/org/name/": "org/name",  # what a path makes of it
+    "HTTP://www.huggingface.co/org/name?library=x#y": "org/name",
+    "hf.co/org/name": "org/name",
+    "hf.co/org/name@v2": "org/name@v2",
+    "huggingface.co/org/name/tree/main": "org/name",
+    "https://huggingface.co/org/name/blob/v1.0/config.json": "org/name@v1.0",
+}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_the_url_of_a_model_is_answered_with_its_name(url):
+    assert instead_of_url(url) == f"this is a URL; write {URLS[url]} --download (of pyc init, build and attach)"
+
+
+@pytest.mark.parametrize("text", ["https://example.com/org/name", "hf.co/org", "hf.co/org/../name", "hf.co.org/a/b"])
+def test_other_urls_are_no_models(text):
+    assert instead_of_url(text) == ""

@@ -12,7 +12,7 @@ SENTENCE = {
     "unknown module": (
         "modules.json",
         [{"type": "sentence_transformers.models.Transformer"}, {"type": "x.Dense", "path": "2_Dense"}],
-        "module 'Dense' is not supported",
+        "module 'Dense' is not supported (known: Transformer, Pooling, Normalize); embed with sentence-transformers",
     ),
     "modules out of order": (
         "modules.json",
@@ -42,7 +42,7 @@ SENTENCE = {
     "default prompt": (
         "config_sentence_transformers.json",
         {"prompts": {"query": "Query: "}, "default_prompt_name": "query"},
-        "a default prompt ('query') is not supported",
+        "a default prompt ('query') is not supported; remove default_prompt_name, and write the prompt before",
     ),
     "lower case": (
         "sentence_bert_config.json",
@@ -127,6 +127,17 @@ def test_sentence_transformers_6_pooling_and_length(tiny_copy):
     assert load_model(str(path), base_dir=path, context=64).info.context == 64
     with pytest.raises(IngestError, match=r"the longest text in tokens is 2, expected at least 3.*shapes\.context"):
         load_model(str(path), base_dir=path, context=2)
+
+
+@pytest.mark.parametrize("has_modules", [False, True])
+def test_an_encoder_that_does_not_say_how_it_pools_is_warned_of(has_modules, tiny_checkpoint, caplog):
+    path = tiny_checkpoint("bert", **({"pooling": "mean"} if has_modules else {}))
+    assert load_model(str(path), base_dir=path).info.pooling.mode == "mean"
+    warned = [record.message for record in caplog.records if "modules.json" in record.message]
+    assert len(warned) == (0 if has_modules else 1)
+    for message in warned:
+        assert message.startswith(f"{path}: no modules.json, so a vector is the mean of a text's rows, not normalised;")
+        assert message.endswith("copy it and its 1_Pooling folder beside the weights")
 
 
 def test_settings_of_sentence_transformers_6_that_change_nothing(tiny_copy):

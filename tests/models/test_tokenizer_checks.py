@@ -222,10 +222,10 @@ def test_a_normalizer_that_differs_from_the_flag_is_a_warning(
     change(path, "tokenizer_config.json", lambda document: document.update({flag: value}))
     with caplog.at_level(logging.WARNING):
         load(path)
-    (warning,) = (text for text in caplog.messages if "normalizer" in text)
+    (warning,) = (text for text in caplog.messages if "the normalizer of" in text)
     assert f"{flag}: {str(value).lower()}" in warning
     assert f"{field}: {str(not value).lower()}, which is followed" in warning
     caplog.clear()
     change(path, "tokenizer_config.json", lambda document: document.update({flag: not value}))
     load(path)
-    assert not [text for text in caplog.messages if "normalizer" in text]
+    assert not [text for text in caplog.messages if "the normalizer of" in text]

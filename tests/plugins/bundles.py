@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from pyc.passes.bundle.wheels import DISTRIBUTION, pins
+from pyc.passes.bundle.wheels import DISTRIBUTION, Target, pins
 
 HERE, OTHER = ("x86_64", "aarch64") if os.uname().machine == "x86_64" else ("aarch64", "x86_64")
 
@@ -24,7 +24,7 @@ def make_local_artifact(make_artifact):
 def wheels(tmp_path_factory):
     """A folder with a wheel of each package that the runtime needs; pyc's says its version, and does no more."""
     folder = tmp_path_factory.mktemp("wheels")
-    for name, version in {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION), **pins()}.items():
+    for name, version in {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION), **pins(Target.here())}.items():
         stem = f"{name.replace('-', '_')}-{version}"
         with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{stem}.dist-info/licenses/", "")

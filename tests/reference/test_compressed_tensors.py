@@ -87,10 +87,11 @@ def test_each_kind_of_matrix_has_a_group(tiny_checkpoint, exported):
     assert [group["weights"]["num_bits"] for group in found["config_groups"].values()].count(4) == 1
 
 
-def test_activations_of_8_bits_are_named(tiny_checkpoint, exported):
+@pytest.mark.parametrize("scheme", ["int8", "lut4-g32", "nvfp4"])
+def test_activations_of_8_bits_are_named(scheme, tiny_checkpoint, exported):
     """And rounded there as the format has it, which costs little."""
     path = tiny_checkpoint("qwen3", **WIDE)
-    quantize = {"scheme": "int8", "activations": "int8"}
+    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "int8"}
     folder = exported(path, "compressed-tensors", quantize)
     (group,) = settings(folder)["config_groups"].values()
     assert (group["format"], group["input_activations"]["strategy"]) == ("int-quantized", "token")

@@ -16,7 +16,7 @@ import pytest
 from bundles import run
 
 from pyc.passes.attest.facts import facts_of
-from pyc.passes.bundle.wheels import DISTRIBUTION, pins
+from pyc.passes.bundle.wheels import DISTRIBUTION, Target, pins
 from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.artifact.trust.signature_file import add_signature
 
@@ -37,7 +37,7 @@ def test_a_folder_runs_where_it_is_put(pyc, decoder_artifact, wheels, tmp_path):
     required = (bundle / "requirements.txt").read_text()
     for path in wheels.iterdir():
         assert f"--hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in required
-    assert (bundle / "licences" / f"numpy-{pins()['numpy']}" / "LICENSE").read_text() == "of numpy"
+    assert (bundle / "licences" / f"numpy-{pins(Target.here())['numpy']}" / "LICENSE").read_text() == "of numpy"
     # A byte of the model changes.
     data = bytearray((bundle / "model.pyca").read_bytes())
     data[-20] ^= 1

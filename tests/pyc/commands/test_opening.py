@@ -25,6 +25,15 @@ def test_the_artifact_is_opened_for_load(decoder_artifact):
         assert model.logits([1, 2]).shape == (2, model.info.vocab_size)
 
 
+@pytest.mark.parametrize("arguments", ["inspect -", "bench -", "eval - --text t", "tune -", "diff - -", "install -"])
+def test_commands_that_read_no_standard_input_say_which_do(arguments, pyc, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t").write_text("some text")
+    expected = "pyc: error: -: no such file; pyc run, embed, verify and pull alone read standard input as `-`"
+    code, out, err = pyc(*arguments.split())
+    assert (code, out, err) == (10, "", f"{expected}: save it in a file first\n")
+
+
 def test_an_error_turns_the_collector_on_again(tmp_path):
     with pytest.raises(ArtifactError), open_ahead(tmp_path / "none.pyca"):
         raise AssertionError("not reached")
