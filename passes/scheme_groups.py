@@ -138,7 +138,9 @@ def group_sizes(
     Tensors belong to groups by name: an adapter may have put other sources into a matrix, or the same into two.
     """
     owners = {name: group.names for group in groups for name in group.names}
-    norms = {weight: owners[matrix] for matrix, weight in _norms(module) if matrix in owners}
+    fixed = {name for group in groups if group.is_fixed for name in group.names}
+    read = sorted(_norms(module), key=lambda pair: pair[0] not in fixed)  # a gain is of the group that decides on it
+    norms = {weight: owners[matrix] for matrix, weight in read if matrix in owners}
     sizes: dict[Group, dict[str, int]] = {group.names: {} for group in groups}
     gains: dict[Group, dict[str, int]] = {group.names: {} for group in groups}
     others = 0

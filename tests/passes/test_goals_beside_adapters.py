@@ -167,17 +167,17 @@ def test_a_calibrated_distance_chooses_for_a_head_of_its_own(document):
     assert mixture.measured <= 0.5
 
 
-def test_a_stack_of_groups_belongs_to_each_by_its_rows(document):
-    """Keys and values that take the scheme that the recipe gives to queries join their stack."""
-    fixed = {"match": "model.layers.0.self_attn.q_proj", "scheme": "int8"}
+@pytest.mark.parametrize("named", ["q", "k", "v", "[qv]", "[qkv]"])
+def test_a_stack_of_groups_belongs_to_each_by_its_rows(named, document):
+    """Keys and values that take the scheme that the recipe gives to queries join their stack, adapters or none."""
+    fixed = {"match": f"re:.*{named}_proj", "scheme": "int8"}
+    given = document("a product", bits_per_weight=32, overrides=[fixed])
     with SourceFiles() as files:
-        found = problem(taken(document("a product", bits_per_weight=32, overrides=[fixed]), files))
-        choice = found.uniform("int8", "int8")
-        planned = plan(found.resolved(choice))
-        assert any(len(names_in_stack(tensor.name)) == 3 for tensor in planned.tensors)
-        assert size_of(found.options(), choice) + found.sizes.others == planned.weights_bytes
-        assert all(
-            8 <= 8 * found.sizes.of[g.names]["int8"] / g.weights < 9
-            for g in found.groups
-            if "lm_head" not in g.names[0]
-        )
+        for each in (given, {**given, "adapters": []}):
+            found = problem(taken(each, files))
+            for choice in (found.uniform("int8", "int8"), found.uniform("bf16", "int8")):
+                assert (
+                    size_of(found.options(), choice) + found.sizes.others == plan(found.resolved(choice)).weights_bytes
+                )
+            attention = [group for group in found.groups if group.names[0].endswith(("q_proj.weight", "k_proj.weight"))]
+            assert all(8 <= 8 * found.sizes.of[group.names]["int8"] / group.weights < 9 for group in attention)
