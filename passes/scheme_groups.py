@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from pyc.backends.registry import backend_for
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.ir import Module
-from pyc.compiler.operands import sources
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.recipe.types import Quantize, Target
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import Dense, Scheme, parse_scheme
-from pyc.compiler.weights import Source
+from pyc.compiler.stacked_names import names_in_stack
 from pyc.passes.assign_schemes import embeddings_of, quantizable, source_dtype
 from pyc.passes.lower import lower
 from pyc.passes.measure_schemes import Group
@@ -70,7 +70,7 @@ class MatrixGroup:
 
 
 def matrix_groups(module: Module, quantize: Quantize, backends: Sequence[str]) -> tuple[MatrixGroup, ...]:
-    """Return the groups of a module, fresh from its checkpoint, in the order in which it reads them."""
+    """Return the groups of a module, its adapters fused and nothing stored, in the order in which it reads them."""
     matrices, embeddings = quantizable(module), embeddings_of(module)
     together: dict[tuple[str, ...], list[str]] = {}
     for function in module.graph.functions:
@@ -132,31 +132,29 @@ class GroupSizes:
 def group_sizes(
     module: Module, groups: Sequence[MatrixGroup], stored: Callable[[Mapping[str, str]], Module]
 ) -> GroupSizes:
-    """Return the sizes of groups of `module`, fresh from its checkpoint. `stored` returns what the common pipeline
-    makes of it when weights have the schemes given by name."""
-    owners: dict[Source, Group] = {
-        source: group.names for group in groups for name in group.names for source in sources(module.weights[name])
-    }
-    readers = {name: group.names for group in groups for name in group.names}
-    norms = {
-        source: readers[matrix]
-        for matrix, weight in _norms(module)
-        if matrix in readers
-        for source in sources(module.weights[weight])
-    }
+    """Return the sizes of groups of `module`, its adapters fused and nothing stored. `stored` returns what the common
+    pipeline makes of it when weights have the schemes given by name.
+
+    Tensors belong to groups by name: an adapter may have put other sources into a matrix, or the same into two.
+    """
+    owners = {name: group.names for group in groups for name in group.names}
+    fixed = {name for group in groups if group.is_fixed for name in group.names}
+    read = sorted(_norms(module), key=lambda pair: pair[0] not in fixed)  # a gain is of the group that decides on it
+    norms = {weight: owners[matrix] for matrix, weight in read if matrix in owners}
     sizes: dict[Group, dict[str, int]] = {group.names: {} for group in groups}
     gains: dict[Group, dict[str, int]] = {group.names: {} for group in groups}
     others = 0
     for candidate in dict.fromkeys(name for group in groups for name in group.candidates):
         taken = {group.names: candidate if candidate in group.candidates else group.candidates[0] for group in groups}
         matrices, vectors, others = dict.fromkeys(taken, 0), dict.fromkeys(taken, 0), 0
-        for read, size_bytes in tensor_bytes(stored({n: s for names, s in taken.items() for n in names})):
-            matrix = next((owners[source] for source in read if source in owners), None)
-            vector = next((norms[source] for source in read if source in norms), None)
-            if matrix is not None:
-                matrices[matrix] += size_bytes
-            elif vector is not None:
-                vectors[vector] += size_bytes
+        for name, size_bytes in tensor_bytes(stored({n: s for names, s in taken.items() for n in names})):
+            parts = names_in_stack(name)
+            if parts[0] in owners:
+                rows = [module.weights[part].shape[0] for part in parts]
+                for part, share in zip(parts, _shares(size_bytes, rows), strict=True):
+                    matrices[owners[part]] += share
+            elif name in norms:
+                vectors[norms[name]] += size_bytes
             else:
                 others += size_bytes
         for names, scheme in taken.items():
@@ -167,6 +165,13 @@ def group_sizes(
         for scheme, size_bytes in found.items():
             sizes[names][scheme] += size_bytes - least
     return GroupSizes(sizes, others)
+
+
+def _shares(size_bytes: int, rows: Sequence[int]) -> list[int]:
+    """Return what each matrix of a stack takes of its bytes: a stack may join a group with matrices that the recipe
+    gives the same scheme to."""
+    ends = [size_bytes * end // sum(rows) for end in accumulate(rows, initial=0)]
+    return [stop - start for start, stop in pairwise(ends)]
 
 
 def _norms(module: Module) -> list[tuple[str, str]]:
@@ -181,10 +186,8 @@ def _norms(module: Module) -> list[tuple[str, str]]:
     return found
 
 
-def tensor_bytes(module: Module) -> list[tuple[frozenset[Source], int]]:
-    """Return, for each tensor that the CPU's backend makes of a common module, its sources and its bytes."""
+def tensor_bytes(module: Module) -> list[tuple[str, int]]:
+    """Return the name and the bytes of each tensor that the CPU's backend makes of a common module."""
     backend = Target().backend
     lowered = lower(module, {backend: backend_for(backend, Cache(None))})
-    return [
-        (frozenset(sources(weight.expression)), weight.tensor.size_bytes) for weight in lowered.weights().values()
-    ]
+    return [(name, weight.tensor.size_bytes) for name, weight in lowered.weights().items()]

@@ -15,7 +15,7 @@ from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scheme_choice import Choice, Option, choose, size_of, smallest
 from pyc.models.adapters import Adapter
 from pyc.passes.host_targets import speed_target
-from pyc.passes.pipeline import pipeline
+from pyc.passes.pipeline import fuse_passes, pipeline
 from pyc.passes.scheme_groups import FALLBACK, GroupSizes, MatrixGroup, group_sizes, matrix_groups
 from pyc.runtime.errors import RecipeError
 
@@ -33,6 +33,10 @@ class Ingested:
     module: Module
     adapters: tuple[tuple[Adapter, float], ...]
 
+    def fused(self) -> Module:
+        """Return the model with its adapters in its weights: the matrices that a build gives schemes to."""
+        return run_passes(self.module, fuse_passes(self.recipe, self.adapters))
+
     def stored(self, quantize: Quantize) -> Module:
         """Return what the common pipeline makes of the model."""
         return run_passes(self.module, pipeline(replace(self.recipe, quantize=quantize), self.adapters))
@@ -40,9 +44,11 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What there is to choose from: known from headers alone."""
+    """What there is to choose from: known from headers alone. `module` is the model with its adapters fused, whose
+    matrices the groups are."""
 
     ingested: Ingested
+    module: Module
     groups: tuple[MatrixGroup, ...]
     sizes: GroupSizes
 
@@ -109,7 +115,7 @@ class Problem:
 
     def read_by_a_token(self, items: Sequence[Sequence[Option]]) -> list[list[Option]]:
         """Return options whose bytes are those that decoding reads: of a table that is only looked up, next to none."""
-        graph = self.ingested.module.graph
+        graph = self.module.graph
         found: list[list[Option]] = []
         for group, options in zip(self.groups, items, strict=True):
             readers = [reader for name in group.names for reader in weight_readers(graph, name)]
@@ -179,13 +185,14 @@ def _guess(option: Option, weights: int) -> Option:
 
 def problem(ingested: Ingested) -> Problem | None:
     """Return what there is to choose; None for a recipe that names its schemes."""
-    recipe, module = ingested.recipe, ingested.module
+    recipe = ingested.recipe
     if recipe.quantize.goal() is None:
         return None
+    module = ingested.fused()
     groups = matrix_groups(module, recipe.quantize, [target.backend for target in recipe.targets])
 
     def stored(schemes: Mapping[str, str]) -> Module:
         chosen = tuple(Override(match=name, scheme=scheme) for name, scheme in schemes.items())
         return ingested.stored(replace(recipe.quantize, overrides=(*recipe.quantize.overrides, *chosen)))
 
-    return Problem(ingested, groups, group_sizes(module, groups, stored))
+    return Problem(ingested, module, groups, group_sizes(module, groups, stored))
