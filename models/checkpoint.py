@@ -30,6 +30,7 @@ from pyc.runtime.errors import IngestError
 logger = logging.getLogger(__name__)
 
 SINGLE = "model.safetensors"
+_ADAPTER = "this is a PEFT adapter; name its base model, and the adapter under `adapters` (pyc init --adapter)"
 INDEX = "model.safetensors.index.json"
 _OTHER_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
@@ -86,7 +87,7 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
     if config is None:
         what = "this is not a Hugging Face checkpoint"
         if "adapter_config.json" in names:
-            what = "this is a PEFT adapter; name its base model, and the adapter under `adapters` (pyc init --adapter)"
+            what = _ADAPTER
         elif found := _found_gguf(names):
             what = found
         raise IngestError(f"{directory.label}: no config.json; {what}")
@@ -113,13 +114,15 @@ def _missing_weights(reference: str, config: HuggingFaceConfig, names: tuple[str
         return f"{reference}: {found}"
     if unread := [name for name in names if name.endswith(_OTHER_SUFFIXES)]:
         return f"{reference}: found {shown(unread[0])}, {refused}; download the model's {SINGLE}"
+    if "adapter_config.json" in names:  # some trainers write the base's config.json beside it
+        return f"{reference}: neither {SINGLE} nor {INDEX} is there; {_ADAPTER}"
     others = [name for name in names if name.endswith(".safetensors")]
     if any("-of-" in name for name in others):
         found = f"; found parts, {', '.join(map(shown, others[:4]))}, without the index that lists them"
         return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}; download the checkpoint again, with {INDEX}"
     found = f"; found {', '.join(map(shown, others[:4]))}" if others else ""
     remedy = "download the checkpoint again, or write it with transformers' save_pretrained"
-    if len(others) == 1:
+    if len(others) == 1 and "consolidated" not in others[0]:
         remedy = f"if these are all weights of the model, rename the file to {SINGLE}"
     return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}; {remedy}"
 

@@ -197,7 +197,9 @@ def _head(ours: Described, theirs: Described) -> str | None:
     logits = ours.readers.get("logits", frozenset())
     has_own = logits.isdisjoint(ours.readers.get("forward", ()))
     which, other = (ours, theirs) if has_own else (theirs, ours)
-    heads = [name for name in which.readers.get("logits", ()) if name in which.weights and name not in other.weights]
+    prefetched = which.readers.get("forward", ())  # the function of the logits asks for the next step's first matrix
+    alone = which.readers.get("logits", frozenset()).difference(prefetched, other.weights)
+    heads = [name for name in alone if name in which.weights]
     names = sorted(name for name in heads if "," in _fields_of(which.weights[name])[0])
     if not logits or not names:
         return None

@@ -237,7 +237,8 @@ def announce(
 def apply(file: Path) -> None:
     """Do what an announcement says, if a key that is trusted here signed it.
 
-    Where a key of it counts for nothing by this machine's policy, all is done, and the exit code is 8.
+    Where a key of it counts for nothing by this machine's policy, or is written in a way that is refused, all else is
+    done, and the exit code is 8.
     """
     from pyc.runtime.artifact.trust.keys import read_small_text
     from pyc.runtime.artifact.trust.updates import MAX_BYTES, apply_update, keys_without_effect, parse_update

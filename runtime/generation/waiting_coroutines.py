@@ -8,6 +8,7 @@ requests that run, and whatever else the program gives to that executor, would w
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 LINGER_S = 0.05
 """How long the thread stays when nobody waits: longer than most coroutines take to ask for their next token."""
+
+FORK_PATIENCE_S = 2.0
+"""How long a fork waits for the end of a step of the thread: in a step, the child would be without the model."""
 
 Step = Callable[[Queued], None]
 
@@ -51,6 +55,7 @@ class WaitingCoroutines:
 
     def __init__(self) -> None:
         self._guard = forks.ForkSafeLock()
+        self._stepping = forks.ForkSafeLock(FORK_PATIENCE_S)
         self._waiting: dict[Queued, list[_Waiter]] = {}  # in the order in which they came
         self._thread: threading.Thread | None = None
         self._arrived = threading.Event()
@@ -124,8 +129,11 @@ class WaitingCoroutines:
             self._arrived.clear()
             if found := self._first():
                 request, step = found
+                while self._stepping.is_wanted_by_a_fork:
+                    time.sleep(0.001)
                 try:
-                    step(request)
+                    with self._stepping.lock:
+                        step(request)
                 except BaseException as error:  # noqa: BLE001 -- it is raised where the request is waited for
                     self._wake(request, error)
                 while self._served:

@@ -50,6 +50,12 @@ class ForkSafeLock:
         """The lock itself: Ctrl-C cannot strike between its taking and what gives it back."""
         return self._lock
 
+    @property
+    def is_wanted_by_a_fork(self) -> bool:
+        """Whether a thread that forks waits for it: who holds it again and again leaves it alone for a while, as a lock
+        of Python is not fair."""
+        return bool(self._forking)
+
     def before_fork(self) -> None:
         """Take the lock, if it can be had: nobody else is at what it guards then."""
         taken = self._forking[threading.get_ident()] = []

@@ -99,6 +99,13 @@ SINGLE_FILE = {
         lambda p: (p / "config.json").rename(p / "adapter_config.json"),
         "no config.json; this is a PEFT adapter; name its base model, and the adapter under `adapters`",
     ),
+    "an adapter beside its base's configuration": (
+        lambda p: (
+            (p / "model.safetensors").rename(p / "adapter_model.safetensors"),
+            (p / "adapter_config.json").write_text("{}"),
+        ),
+        f"neither model.safetensors nor {INDEX} is there; this is a PEFT adapter; name its base model",
+    ),
     "no weights": (
         lambda p: (p / "model.safetensors").unlink(),
         f"neither model.safetensors nor {INDEX} is there",

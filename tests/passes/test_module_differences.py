@@ -81,6 +81,17 @@ def test_so_it_is_where_the_program_has_weights(models, tmp_path):
     require_refusals(build, cases_of(*models)[1:3], tmp_path)
 
 
+@pytest.mark.slow
+def test_a_tied_head_is_none_of_its_own(tiny_checkpoint, tiny_adapter, tmp_path):
+    """The function of the logits reads more than its head: it prefetches the next step's first matrix."""
+    tied = tiny_checkpoint("llama", dtype="bfloat16", **TIED)
+    adapter = tiny_adapter(tied, target_modules=["q_proj", "v_proj"])
+    made = build(recipe(tied, NONE), output=tmp_path / "program.pyca").path
+    with pytest.raises(LowerError) as caught:
+        attach(made, recipe(tied, NONE, adapter), output=tmp_path / "out.pyca")
+    assert "the logits have a matrix of their own" not in str(caught.value)
+
+
 def test_the_remedies_hold(models, tiny_adapter, tmp_path, no_compiler):
     short, every, tied, head = models
     cases = (

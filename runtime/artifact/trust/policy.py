@@ -81,7 +81,8 @@ class Policy(Struct, frozen=True):
         if rule is not None and not rule.fits(names[0]):
             raise ArtifactError(
                 f"what is read is called {names[0]!a}, and the rule for {rule.artifacts!a} of {self.origin} fits "
-                f"{names[-1]!a} alone, so which rule holds is not known; ask for {names[0]!a}, or have the rule fit it"
+                f"{names[-1]!a} alone, so which rule holds is not known; have the rule fit both, as "
+                "'coder[:@]*' fits every tag and digest of coder"
             )
         return rule
 

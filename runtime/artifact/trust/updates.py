@@ -16,6 +16,7 @@ who may run code on a machine may also say which other keys may, and stop them.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,11 +49,16 @@ FIRST_LINE = "pyc-trust-update 1"
 MAX_BYTES = 64 << 10
 VALID_DAYS = 90
 _DOMAIN = b"pyc trust update v1\0"
+_digest = re.compile(r"[0-9a-f]{64} \d{4}-\d\d-\d\d\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an announcement says: keys to trust, last days of keys by fingerprint, reasons by what is revoked."""
+    """What an announcement says: keys to trust, last days of keys by fingerprint, reasons by what is revoked.
+
+    `left_out` has a sentence for each key to trust and each last day that this version does not take; they hinder no
+    revocation.
+    """
 
     trust: tuple[PublicKey, ...] = ()
     expire: tuple[tuple[str, date], ...] = ()
@@ -60,6 +66,7 @@ class Update:
     issued: date | None = None
     until: date | None = None
     signer: PublicKey | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def write_update(update: Update, key: SigningKey) -> str:
@@ -95,6 +102,10 @@ def parse_update(text: str, where: str) -> Update:
         try:
             update = _with(update, *line.split(" ", 1))
         except (ArtifactError, TypeError) as error:
+            if _was_written_before(line):
+                said = f"line {number} is left out: {error}; ask who announced it for one without it"
+                update = replace(update, left_out=(*update.left_out, said))
+                continue
             reason = error if isinstance(error, ArtifactError) else "expected a word and what it is about"
             raise ArtifactError(f"{where}:{number}: {reason}") from error
     if update.issued is None or update.until is None:
@@ -140,10 +151,10 @@ def _why_no_signer(signer: PublicKey, policy: Policy, home: Path | None) -> str 
 
 
 def keys_without_effect(update: Update, home: Path | None = None) -> list[str]:
-    """Of the keys that an announcement says to trust, a sentence for each that this machine's policy lets count for
-    nothing, with what to do; none for those that were revoked, which are left out. Raises ArtifactError."""
+    """Of the keys that an announcement says to trust, a sentence for each that is left out, or that this machine's
+    policy lets count for nothing, with what to do; none for those that were revoked. Raises ArtifactError."""
     policy = machine_policy(home)
-    said = []
+    said = list(update.left_out)
     for key in update.trust:
         why = why_without_effect(key, policy)
         if why and key.fingerprint not in policy.revoked and find_revocation(key.fingerprint, home) is None:
@@ -231,6 +242,19 @@ def _record(line: str, where: str) -> SignatureRecord:
 def _signature_line(record: SignatureRecord) -> str:
     encoded = (base64.b64encode(each).decode() for each in (record.public_key, record.signature))
     return f"signature {' '.join(encoded)}"
+
+
+def _was_written_before(line: str) -> bool:
+    """Whether earlier versions of pyc announced such a line, which is refused today: the comment of a key names a last
+    day in a form of its own, or an artifact is to expire, which nobody heeded."""
+    word, _, rest = line.partition(" ")
+    if word == "expire":
+        return _digest.match(rest) is not None
+    try:
+        parse_public_key(" ".join(rest.split(" ")[:2]))
+    except ArtifactError:
+        return False
+    return word == "trust"
 
 
 def _with(update: Update, word: str, rest: str) -> Update:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 
 import numpy as np
@@ -279,18 +279,53 @@ def test_where_no_thread_is_to_be_had(make: Make, monkeypatch: pytest.MonkeyPatc
     assert asyncio.run(read(model, [8])) == alone(make, [8], 20)
 
 
-def test_a_child_that_was_forked_while_the_thread_lingered_reads_too(make: Make) -> None:
-    model = make()
-    asyncio.run(read(model, [5]))
+@pytest.mark.parametrize("is_read_on", [False, True])
+def test_a_fork_waits_for_the_end_of_a_step(is_read_on: bool, make: Make) -> None:
+    """As a server that warms up with a time limit, and then forks; or that forks while a loop in a thread reads."""
+    model, begun, end = make(), threading.Event(), threading.Event()
+    run = model.executor.run
+
+    def slow(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        begun.set()
+        time.sleep(0.02)
+        return run(name, bucket, inputs)
+
+    model.executor.run = slow  # type: ignore[method-assign]
+
+    async def main() -> None:
+        reading = asyncio.create_task(read(model, [5], 100))
+        while not begun.is_set() or (is_read_on and not end.is_set()):
+            await asyncio.sleep(0.001)
+        reading.cancel()
+
+    loop = threading.Thread(target=lambda: asyncio.run(main()))
+    loop.start()
+    if is_read_on:
+        begun.wait(60)
+    else:
+        loop.join(60)
+    assert in_a_child(lambda: list(model.generate([8], max_tokens=20)) == alone(make, [8], 20))
+    end.set()
+    loop.join(60)
+
+
+def in_a_child(check: Callable[[], bool]) -> bool:
+    """Whether a check holds in a forked child."""
     child = os.fork()
     if child == 0:
         try:
-            is_equal = asyncio.run(read(model, [8])) == alone(make, [8], 20)
+            is_right = check()
         except BaseException:  # noqa: BLE001 -- a child of the test must not go on as the suite
-            is_equal = False
-        os._exit(0 if is_equal else 1)
+            is_right = False
+        os._exit(0 if is_right else 1)
     deadline = time.monotonic() + 60
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert done[1] == 0
+    return done[1] == 0
+
+
+def test_a_child_that_was_forked_while_the_thread_lingered_reads_too(make: Make) -> None:
+    model = make()
+    asyncio.run(read(model, [5]))
+    assert in_a_child(lambda: asyncio.run(read(model, [8])) == alone(make, [8], 20))

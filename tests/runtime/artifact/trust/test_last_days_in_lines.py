@@ -7,18 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from pyc.runtime.artifact.format import SignatureRecord
+from pyc.runtime.artifact.trust import updates
 from pyc.runtime.artifact.trust.comments import clean_comment, find_last_day
 from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
-from pyc.runtime.artifact.trust.key_store import add_trusted, check_store, create_key, signing_key
+from pyc.runtime.artifact.trust.key_store import add_trusted, check_store, create_key, is_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import (
     PublicKey,
+    SigningKey,
     new_key_text,
     parse_public_key,
     parse_signing_key,
     read_public_key,
 )
 from pyc.runtime.artifact.trust.policy import parse_policy, trust_of
-from pyc.runtime.artifact.trust.updates import Update, parse_update, write_update
+from pyc.runtime.artifact.trust.revocations import find_revocation, restore
+from pyc.runtime.artifact.trust.updates import Update, apply_update, keys_without_effect, parse_update, write_update
 from pyc.runtime.errors import ArtifactError, TrustError
 
 RAW = bytes(range(32))
@@ -184,10 +188,30 @@ def test_wherever_a_line_is_read(tmp_path: Path) -> None:
     for given in (line, str(tmp_path / "release.pub")):
         with pytest.raises(TrustError, match=says):
             trust_of(given)
-    update = Update(trust=(PublicKey(RAW, "release expires=2026-01-31"),))
-    text = write_update(update, parse_signing_key(new_key_text(), "k"))
-    with pytest.raises(ArtifactError, match=rf"^u:4: a public key .* {says}"):
-        parse_update(text, "u")
+
+
+def test_such_a_line_of_an_announcement_hinders_none_of_its_revocations(tmp_path: Path) -> None:
+    """As earlier versions announced it; and so they did a last day of an artifact, which nobody heeded."""
+    signer, home = parse_signing_key(new_key_text(), "k"), tmp_path / "home"
+    add_trusted(signer.public, home)
+    update = Update(trust=(PublicKey(RAW, "release expires=2026-01-31"),), revoke=(("1" * 16, "leaked"),))
+    for text, says in (
+        (write_update(update, signer), "line 4 is left out: a public key whose comment says"),
+        (signed_text(f"expire {'2' * 64} 2026-01-31\nrevoke {'1' * 16} leaked\n", signer), "line 4 is left out: "),
+    ):
+        read = parse_update(text, "u")
+        apply_update(read, "u", home)
+        assert find_revocation("1" * 16, home) is not None and not is_trusted(RAW, home)
+        (said,) = keys_without_effect(read, home)
+        assert said.startswith(says) and said.endswith("; ask who announced it for one without it")
+        restore("1" * 16, home)
+
+
+def signed_text(lines: str, signer: SigningKey) -> str:
+    """An announcement of these lines."""
+    body = write_update(Update(), signer).partition("signature ")[0] + lines
+    signature = signer.sign_message(updates._DOMAIN + body.encode())
+    return f"{body}{updates._signature_line(SignatureRecord(signer.public.raw, signature))}\n"
 
 
 def test_a_key_whose_public_half_has_a_misplaced_last_day_signs_nothing(tmp_path: Path) -> None:
