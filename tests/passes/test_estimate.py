@@ -1,5 +1,5 @@
 """Estimates of memory, beside what processes take: a fifth is allowed, which versions of numpy and of the C library may
-differ by. PYC_ESTIMATES=all (`make test-long`) has more algorithms and texts."""
+differ by. PYC_CASES=all (`make test-long`) has more algorithms and texts."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_a_build(own_home, tiny_checkpoint, tmp_path):
     assert planned.about_build_peak_bytes == pytest.approx(json.loads(done.stdout)["peak_rss_bytes"], rel=0.2)
 
 
-IS_LONG = os.environ.get("PYC_ESTIMATES") == "all"
+IS_LONG = os.environ.get("PYC_CASES") == "all"
 CALIBRATED = [("gptq", 8192), ("awq", 2048), ("yaqa", 2048), ("gptq", 2048), ("awq", 8192), ("yaqa", 8192)]
 CHOSEN: list[tuple[dict[str, str], int]] = [({}, 2048), ({"algorithm": "gptq"}, 2048), ({}, 4096)]
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
@@ -135,7 +135,7 @@ def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("quantize", "tokens"), CHOSEN if IS_LONG else CHOSEN[:2])
+@pytest.mark.parametrize(("quantize", "tokens"), CHOSEN if IS_LONG else CHOSEN[:1])
 def test_a_build_that_chooses_schemes(quantize, tokens, own_home, tmp_path):
     """Measuring takes most: several times what the build takes behind it."""
     goal = {"bits_per_weight": 5, **quantize, "calibration": {"tokens": tokens}}

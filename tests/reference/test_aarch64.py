@@ -1,9 +1,11 @@
 """A program for aarch64, built and run here: what it computes is what this machine's own does.
 
 Kernels of NEON have tests of their own (tests/backends/cpu/kernels/test_linear.py); this is all of a model, norms
-and activations compiled by LLVM and the lists of calls among it. The bounds are those of test_isas.py.
+and activations compiled by LLVM and the lists of calls among it. The bounds are those of test_isas.py. The suite runs
+each model on one of both instruction sets, `make test-long` (PYC_CASES=all) all of them.
 """
 
+import os
 import platform
 
 import numpy as np
@@ -20,6 +22,8 @@ from pyc.runtime.host.aligned import aligned_zeros
 
 ROWS = 16
 SHAPES = {"tokens": [ROWS], "logits": [ROWS], "context": 64}
+IS_LONG = os.environ.get("PYC_CASES") == "all"
+SECOND = [(case, "armv8-dotprod") for case in ("int8", "int4")]
 WIDTHS = {"hidden_size": 64, "intermediate_size": 96}
 MODELS = {
     "bf16": ("qwen3", {"dtype": "bfloat16"}, {}, 1e-6),
@@ -32,7 +36,8 @@ MODELS = {
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine needs no emulation")
 @pytest.mark.parametrize(
-    ("case", "isa"), [*((case, "armv8") for case in MODELS), *((case, "armv8-dotprod") for case in ("int8", "int4"))]
+    ("case", "isa"),
+    [*((case, "armv8") for case in MODELS if IS_LONG or case not in ("int8", "int4")), *SECOND],
 )
 def test_a_program_of_aarch64_computes_what_ours_does(case, isa, tiny_checkpoint, artifacts, built, tmp_path):
     model_type, config, quantize, bound = MODELS[case]

@@ -466,7 +466,7 @@ def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
     prompts = [[5] * 5, [5] * 2 + [6] * 3]
     expected = [ids_of(list(model.generate(prompt, max_tokens=2))) for prompt in prompts]
     tracer = sys.gettrace()
-    for moment in itertools.count(1):
+    for moment in itertools.count(1, 2):
         interrupted = InterruptedAt(moment, ANY_MOMENT, "runtime")
         sys.settrace(interrupted)
         try:
