@@ -1,6 +1,7 @@
 """passes/mix_schemes.py: what is measured, against transformers; what is chosen, kept and refused."""
 
 import json
+import os
 import platform
 
 import numpy as np
@@ -30,6 +31,7 @@ from pyc.runtime.errors import QuantizeError, RecipeError
 from pyc.runtime.executors.cpu import features
 from pyc.runtime.text.tokenizer import Tokenizer
 
+IS_LONG = os.environ.get("PYC_CASES") == "all"
 TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
 SMALL = {"shapes": {"tokens": [1, 64], "logits": [1]}, "targets": [{"isa": ["x86-64"]}]}
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -153,7 +155,9 @@ def test_a_scheme_that_does_not_divide_is_no_candidate(tiny_checkpoint, document
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model_type", "algorithm"), [("llama", "gptq"), ("qwen3", "rtn"), ("bert", "rtn")])
+@pytest.mark.parametrize(
+    ("model_type", "algorithm"), [("llama", "gptq"), ("bert", "rtn"), ("qwen3", "rtn")][: 3 if IS_LONG else 2]
+)
 def test_a_build_keeps_its_budget_and_builds_again_from_what_it_chose(
     model_type, algorithm, tiny_checkpoint, document, tmp_path, monkeypatch
 ):
