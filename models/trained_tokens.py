@@ -71,7 +71,7 @@ def read_trained_tokens(
         if match["module"] in found:
             raise AdapterError(f"{where}: {shown(match['module'])} has two trainable_tokens_delta tensors")
         found[match["module"]] = source
-    copied = _copied_head(found, wanted)
+    copied = _copied_head(found, wanted, where)
     rows = tuple(_rows(module, source, wanted, where) for module, source in found.items() if module not in copied)
     heads = [each for each in rows if _last(each.module) == HEAD]
     embeddings = [each for each in rows if _last(each.module) != HEAD]
@@ -85,7 +85,7 @@ def read_trained_tokens(
     if config.peft_type == "TRAINABLE_TOKENS":
         embedding = _targeted(embedding, config, where)
         head = _targeted(head, config, where, is_tied=embedding is not None)
-    without = [name for name in wanted if name and not any(_means(name, each.module) for each in rows)]
+    without = [name for name in wanted if name and not any(is_listed((name,), each.module, where) for each in rows)]
     is_for_both = bool(copied) or (
         embedding is not None
         and any(_last(name) == HEAD and wanted[name] == embedding.indices for name in without)
@@ -120,10 +120,12 @@ def _check(indices: Sequence[int], what: str) -> None:
         known.add(index)
 
 
-def _copied_head(found: Mapping[str, Source], wanted: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+def _copied_head(
+    found: Mapping[str, Source], wanted: Mapping[str, tuple[int, ...]], where: str
+) -> tuple[str, ...]:
     """Return a head that no name of `wanted` means while one means an embedding: PEFT stores the rows of a tied one
     again, where it stores whole embeddings beside them."""
-    named = {module for module in found if any(_means(name, module) for name in wanted)}
+    named = {module for module in found if is_listed(tuple(wanted), module, where)}
     if "" in wanted or not any(_last(module) != HEAD for module in named):
         return ()
     return tuple(module for module in found if _last(module) == HEAD and module not in named)
@@ -135,7 +137,7 @@ def _rows(module: str, source: Source, wanted: Mapping[str, tuple[int, ...]], wh
         raise AdapterError(
             f"{where}: tensor {source.tensor!r} belongs to {shown(module)}, expected an embedding or {HEAD}"
         )
-    indices = next((tokens for name, tokens in wanted.items() if not name or _means(name, module)), None)
+    indices = next((tokens for name, tokens in wanted.items() if not name or is_listed((name,), module, where)), None)
     if indices is None:
         raise AdapterError(
             f"{where}: tensor {source.tensor!r} belongs to {shown(module)}, which trainable_token_indices does not name"
@@ -159,10 +161,6 @@ def _targeted(
     raise AdapterError(
         f"{where}: tensor {rows.rows.tensor!r} belongs to {shown(rows.module)}, which target_modules does not name"
     )
-
-
-def _means(name: str, module: str) -> bool:
-    return f".{module}".endswith(f".{name}")
 
 
 def _last(module: str) -> str:

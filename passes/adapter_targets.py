@@ -73,6 +73,14 @@ def base_of(weight: Expression) -> Expression:
     return base_of(weight.base) if isinstance(weight, _ADAPTED) else weight
 
 
+def has_tied_head(module: Module) -> bool:
+    """Return whether head and embedding were one matrix before adapters changed them."""
+    embedding = next((name for name in module.weights if name.endswith(EMBEDDING_ENDING)), None)
+    if HEAD not in module.weights or embedding is None:
+        return module.info.kind == "decoder"
+    return base_of(module.weights[HEAD]) == base_of(module.weights[embedding])
+
+
 def with_base(weight: Expression, base: Expression) -> Expression:
     """Return a weight as adapters would have made it from another base."""
     if isinstance(weight, _ADAPTED):

@@ -10,8 +10,15 @@ from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, Source
 from pyc.models.adapter_updates import Update
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import is_left_out, named_weight, touched_by, untie_head, with_replacements
-from pyc.passes.replace_tokens import has_tied_head, replace_tokens
+from pyc.passes.adapter_targets import (
+    has_tied_head,
+    is_left_out,
+    named_weight,
+    touched_by,
+    untie_head,
+    with_replacements,
+)
+from pyc.passes.replace_tokens import replace_tokens
 from pyc.passes.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError
 

@@ -13,6 +13,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.passes.adapter_targets import has_tied_head
 from pyc.passes.check_adapters import (
     check_values,
     require_same_base,
@@ -21,7 +22,6 @@ from pyc.passes.check_adapters import (
     warn_of_zeros,
 )
 from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
-from pyc.passes.replace_tokens import has_tied_head
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
 

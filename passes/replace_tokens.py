@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, Replaced
 from pyc.models.adapters import Adapter
 from pyc.models.trained_tokens import TokenRows
-from pyc.passes.adapter_targets import EMBEDDING_ENDING, HEAD, base_of, is_left_out, named_weight
+from pyc.passes.adapter_targets import HEAD, is_left_out, named_weight
 from pyc.runtime.errors import AdapterError
-
-
-def has_tied_head(module: Module) -> bool:
-    """Return whether head and embedding were one matrix before adapters changed them."""
-    embedding = next((name for name in module.weights if name.endswith(EMBEDDING_ENDING)), None)
-    if HEAD not in module.weights or embedding is None:
-        return module.info.kind == "decoder"
-    return base_of(module.weights[HEAD]) == base_of(module.weights[embedding])
 
 
 def replace_tokens(weights: dict[str, Expression], adapter: Adapter, is_tied: bool) -> None:

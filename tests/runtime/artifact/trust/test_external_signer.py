@@ -49,7 +49,7 @@ def test_one_that_calls_pyc_is_not_called_again(keeper, monkeypatch: pytest.Monk
     for variable in ("PYC_SIGNER", "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE"):
         monkeypatch.setenv(variable, command)
     monkeypatch.setenv("PYC_HOME", "/somewhere")
-    external_key(command).sign(PRELUDE)
+    verify_signature(external_key(command).sign(PRELUDE), PRELUDE)
 
 
 def test_one_source_of_keys(keeper, monkeypatch: pytest.MonkeyPatch) -> None:
