@@ -70,14 +70,20 @@ def as_document(opened: "Artifact") -> dict[str, object]:
     only newer readers know."""
     import msgspec
 
-    from pyc.runtime.artifact.trust.key_store import is_trusted
+    from pyc.runtime.artifact.trust.counting_keys import why_no_signature
     from pyc.runtime.artifact.trust.keys import PublicKey
+    from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.artifact.trust.subjects import artifact_digest
+    from pyc.runtime.errors import TrustError
 
     signature: dict[str, object] | None = None
     if opened.signature is not None:
         key = PublicKey(opened.signature.public_key)
-        signature = {"fingerprint": key.fingerprint, "public_key": key.text(), "trusted": is_trusted(key.raw)}
+        try:
+            is_trusted = why_no_signature(key.raw, machine_policy()) is None
+        except TrustError:  # with a policy that cannot be read nothing runs
+            is_trusted = False
+        signature = {"fingerprint": key.fingerprint, "public_key": key.text(), "trusted": is_trusted}
     return {
         "path": str(opened.path),
         "digest": artifact_digest(opened.prelude.header_sha256),

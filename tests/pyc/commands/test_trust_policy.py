@@ -137,13 +137,23 @@ def test_inspect_asks_the_policy_for_the_key(pyc, make_artifact, key_home):
     (key_home / "policy.toml").write_text(f'keys = ["{public.text()}"]\n')
     (key_home / "trusted" / f"{public.fingerprint}.pub").unlink()
     assert f"{public.fingerprint} (trusted, default)" in pyc("inspect", artifact)[1]
+    assert is_trusted_in_json(pyc, artifact)
     (key_home / "policy.toml").write_text(f'keys = ["{PublicKey(bytes(32)).text()}"]\n')
     add_trusted(public)
     out = pyc("inspect", artifact)[1]
     assert f"{public.fingerprint} (not trusted here)" in out and "pyc trust add" not in out
+    assert not is_trusted_in_json(pyc, artifact)
+    (key_home / "policy.toml").write_text(f'revoked = ["{public.fingerprint}"]\n')
+    assert not is_trusted_in_json(pyc, artifact)
     (key_home / "policy.toml").write_text("keys = [")
     code, out, _ = pyc("inspect", artifact)
     assert code == 0 and f"{public.fingerprint} (not known whether trusted)" in out
+    assert not is_trusted_in_json(pyc, artifact)
+
+
+def is_trusted_in_json(pyc, artifact):
+    """What `inspect --json` says of the key that signed an artifact."""
+    return json.loads(pyc("inspect", artifact, "--json")[1])["signature"]["trusted"]
 
 
 def test_doctor_names_keys_that_the_policy_revokes(pyc, policy, b):
