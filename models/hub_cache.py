@@ -29,6 +29,8 @@ _HUB_URL = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """A page of a model on the hub, with or without its scheme; one that became a path has lost a slash."""
+_OTHER_PAGES = {"api", "blog", "collections", "datasets", "docs", "join", "models", "papers", "spaces", "tasks"}
+"""What stands in a URL of the hub where a model's owner would."""
 MAX_LABEL = 4096
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -64,10 +66,12 @@ def is_cached(reference: str) -> bool:
 
 
 def instead_of_url(reference: str) -> str:
-    """Return what to write in place of the URL of a model on the hub; nothing where `reference` is none."""
+    """Return what to write in place of a URL of the hub; nothing where `reference` is none."""
     match = _HUB_URL.fullmatch(reference)
     if match is None or ".." in reference:
         return ""
+    if match["id"].partition("/")[0].lower() in _OTHER_PAGES:
+        return "this is a URL, and not a model's; write org/name of a model, or a directory"
     revision = match["written"] or match["shown"] or "main"
     name = match["id"] if revision == "main" else f"{match['id']}@{revision}"
     return f"this is a URL; write {name} --download (of pyc init, build and attach)"

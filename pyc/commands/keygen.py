@@ -29,6 +29,7 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
     With --public and --name, no such variable may be set, nor PYC_SIGNER: both would say which key.
     """
     from pyc.commands.signing_key import require_one_key
+    from pyc.runtime.artifact.trust.counting_keys import effect_of_new_key
     from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
     from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
     from pyc.runtime.errors import ArtifactError
@@ -57,4 +58,6 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
             )
         tell(f"wrote {path}")
         key = signing_key(name, create=False)
+        if effect := effect_of_new_key(key.public):
+            tell(effect)
     click.echo(key.public.text())

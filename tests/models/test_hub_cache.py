@@ -112,6 +112,11 @@ def test_the_url_of_a_model_is_answered_with_its_name(url):
     assert instead_of_url(url) == f"this is a URL; write {URLS[url]} --download (of pyc init, build and attach)"
 
 
+@pytest.mark.parametrize("url", ["https://huggingface.co/datasets/squad", "hf.co/papers/2309.00071", "hf.co/Spaces/x"])
+def test_the_url_of_another_page_is_no_model(url):
+    assert instead_of_url(url) == "this is a URL, and not a model's; write org/name of a model, or a directory"
+
+
 @pytest.mark.parametrize("text", ["https://example.com/org/name", "hf.co/org", "hf.co/org/../name", "hf.co.org/a/b"])
 def test_other_urls_are_no_models(text):
     assert instead_of_url(text) == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyc.runtime.artifact.trust.key_store import stored_key, why_not
 from pyc.runtime.artifact.trust.keys import PublicKey
-from pyc.runtime.artifact.trust.policy import Policy
+from pyc.runtime.artifact.trust.policy import Policy, machine_policy
 from pyc.runtime.artifact.trust.subjects import shown_subject
 from pyc.runtime.errors import ArtifactError
 
@@ -53,6 +53,16 @@ def why_without_effect(key: PublicKey, policy: Policy) -> tuple[str, str] | None
             f"add {key.fingerprint} to the `signers` of a rule in {origin}, if you trust its owner with running code",
         )
     return None
+
+
+def effect_of_new_key(key: PublicKey, home: Path | None = None) -> str | None:
+    """What the maker of a key of this machine's store has to know: why artifacts that it signs do not run here all the
+    same, and what to do about it, as a sentence; None where they run."""
+    try:
+        why = why_without_effect(key, machine_policy(home))
+    except ArtifactError as error:
+        return f"whether artifacts that it signs run here is not known: {error}"
+    return f"key {key.fingerprint} {why[0]}; {why[1]}" if why else None
 
 
 def require_not_held(fingerprint: str, policy: Policy) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pyc.runtime.artifact.trust.counting_keys import effect_of_new_key
 from pyc.runtime.artifact.trust.external_signer import VARIABLE as SIGNER_VARIABLE
 from pyc.runtime.artifact.trust.external_signer import external_key
 from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, why_not
@@ -49,12 +50,10 @@ class ChosenKey:
     file: Path | None
     is_new: bool = False
 
-    def announcement(self) -> str:
+    def announcement(self, home: Path | None = None) -> str:
         """Return the line for a user whose key was made without being asked for."""
-        return (
-            f"made the signing key {self.file}, fingerprint {self.key.public.fingerprint}; "
-            "artifacts that it signs are trusted on this machine"
-        )
+        effect = effect_of_new_key(self.key.public, home) or "artifacts that it signs are trusted on this machine"
+        return f"made the signing key {self.file}, fingerprint {self.key.public.fingerprint}; {effect}"
 
 
 def choose_key(

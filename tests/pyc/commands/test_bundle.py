@@ -76,6 +76,7 @@ def test_packages_of_others_do_not_stand_for_those_of_the_environment(pyc, decod
         (tmp_path / "modules" / name).mkdir(parents=True)
         (tmp_path / "modules" / name / "__init__.py").write_text(f"raise ImportError('{name} of others')\n")
     others = {"PYTHONPATH": str(tmp_path / "modules"), "PYTHONHOME": "/nonexistent", "PYTHONPLATLIBDIR": "none"}
+    others["PYTHONEXECUTABLE"] = "/usr/bin/python3"
     for name, options in (("with", ("--wheels", wheels)), ("without", ("--no-wheels",))):
         bundle = tmp_path / name
         assert pyc("bundle", decoder_artifact, "-o", bundle, *options)[0] == 0

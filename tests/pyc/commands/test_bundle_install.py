@@ -182,7 +182,7 @@ FOREIGN = {
 
 def test_no_setting_of_pip_reaches_an_install(installable, tmp_path):
     variables = {"VARIABLES": str(tmp_path / "seen"), "PYTHONPATH": "/other", "PYTHONPLATLIBDIR": "other", **FOREIGN}
-    process = start(installable, tmp_path / "venv", PYTHONHOME="/other", **variables)
+    process = start(installable, tmp_path / "venv", PYTHONHOME="/other", PYTHONEXECUTABLE="/other", **variables)
     assert (process.communicate()[1], process.returncode) == ("", 0)
     seen = [line for line in (tmp_path / "seen").read_text().splitlines() if line.startswith(("PIP_", "PYTHON"))]
     assert sorted(seen) == ["PIP_CONFIG_FILE=/dev/null", f"PYTHON={tmp_path / 'python'}"]

@@ -4,8 +4,9 @@ import stat
 
 import pytest
 
+from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
-from pyc.runtime.artifact.trust.keys import parse_public_key
+from pyc.runtime.artifact.trust.keys import PublicKey, parse_public_key
 
 
 def test_a_new_key(pyc, key_home):
@@ -28,6 +29,24 @@ def test_an_existing_key_is_kept(pyc, key_home):
     assert (code, out) == (8, "")
     assert "the key exists already; --public prints its public half" in err
     assert (key_home / "keys" / "default.pem").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["keys = [{other}]", "[[rule]]\nsigners = ['{print}']"])
+def test_a_new_key_that_counts_for_nothing_by_the_policy(text, pyc, key_home):
+    """Of a command, and of a build, which says that it made one."""
+    other = PublicKey(bytes(range(32)), "other")
+    key_home.mkdir(mode=0o700)
+    policy = key_home / "policy.toml"
+    policy.write_text(text.replace("{other}", f"'{other.text()}'").replace("{print}", other.fingerprint))
+    code, out, err = pyc("keygen")
+    key = parse_public_key(out)
+    wrote, effect = err.splitlines()
+    assert code == 0 and wrote == f"wrote {key_home / 'keys' / 'default.pem'}"
+    assert effect.startswith(f"key {key.fingerprint} counts for nothing here: ") and f" in {policy}" in effect
+    chosen = choose_key("ci")
+    assert f"; key {chosen.key.public.fingerprint} counts for nothing here: " in chosen.announcement()
+    policy.write_text("keys = 5")
+    assert "whether artifacts that it signs run here is not known: " in chosen.announcement()
 
 
 @pytest.mark.parametrize("name", ["release-exp20270630", "expires2027-06-30", "prod.until20270630"])
