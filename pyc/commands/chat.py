@@ -20,7 +20,7 @@ from pyc.commands.streaming import Answer, generate_into
 from pyc.commands.waiting import noticing_signals
 from pyc.runtime.errors import PycError
 from pyc.runtime.host import unfinished
-from pyc.runtime.text.chat.conversation import FREE_SHARE, ChatMessage, Conversation, Cut, Turn
+from pyc.runtime.text.chat.conversation import FREE_SHARE, ChatMessage, Conversation, Cut
 from pyc.runtime.text.chat.thinking import Piece, ThinkingSplitter, opens_thinking
 from pyc.signals import resume
 
@@ -136,7 +136,7 @@ class Chat:
             cut = "max_tokens" if len(answer.tokens) == self._options["max_tokens"] else "context"
         text = spoken.lstrip("\n")
         if text or cut is None:
-            self.conversation.turns.append(Turn(question, text, cut))
+            self.conversation.keep(prompt, text, cut)
         self._say_why_cut(cut, is_kept=bool(text))
         if self._stats:
             tell(answer.statistics())

@@ -36,8 +36,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Messages that fit the context, their tokens, and how many turns were left out for the first time."""
+    """A question behind the turns that fit the context with it, from `first` on: as messages, and their tokens;
+    `left_out` turns are not among them that the model has seen until now."""
 
+    question: str
+    first: int
     messages: list[ChatMessage]
     tokens: int
     left_out: int
@@ -68,8 +71,8 @@ class Conversation:
         """The prompt that asks `question`, with as many of the latest turns as leave room for an answer.
 
         `count_tokens` counts the tokens of a prompt, `context` is what prompt and answer may have together,
-        `answer_tokens` what the answer should have at least. Raises RunError when the question does not fit the
-        context on its own; nothing has changed then.
+        `answer_tokens` what the answer should have at least. Nothing changes until `keep`. Raises RunError when the
+        question does not fit the context on its own.
         """
         counts: dict[int, int] = {}
 
@@ -89,11 +92,14 @@ class Conversation:
                 f"message: it takes {tokens} tokens{' with the system text' if self.system else ''}, expected at most "
                 f"{context - 1} in this model's context of {context}; shorten it"
             )
-        left_out = first - self.first_seen
-        if left_out:
+        return Prompt(question, first, self.messages(question, first), tokens, first - self.first_seen)
+
+    def keep(self, prompt: Prompt, answer: str, cut: Cut | None = None) -> None:
+        """Add the question of a prompt and its answer; the turns that the prompt left out are no longer seen."""
+        if prompt.first != self.first_seen:
             self._left_out_for.append((len(self.turns), self.first_seen))
-            self.first_seen = first
-        return Prompt(self.messages(question, first), tokens, left_out)
+            self.first_seen = prompt.first
+        self.turns.append(Turn(prompt.question, answer, cut))
 
     def messages(self, question: str | None = None, first: int | None = None) -> list[ChatMessage]:
         """Messages for a chat template: the system text, the turns from `first` (default: those still seen), and

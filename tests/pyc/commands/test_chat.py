@@ -54,6 +54,15 @@ def test_a_full_context_drops_the_oldest_turns_and_talks_on(chat):
     assert terminal.is_left_as_found()
 
 
+def test_a_question_that_fails_leaves_the_turns_seen_that_made_room_for_it(chat):
+    terminal = chat()
+    terminal.ask("a" * 40)
+    shown = terminal.ask("fail")
+    assert "no longer sees the oldest turn" in shown and "pyc: " in shown.partition("turn)")[2]
+    stats = terminal.ask("/stats")
+    assert "tokens used; 1 turn" in stats and "no longer seen" not in stats
+
+
 @pytest.mark.slow
 def test_an_answer_that_was_cut_says_by_what(chat):
     terminal = chat("--max-tokens", "40")

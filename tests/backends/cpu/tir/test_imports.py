@@ -23,3 +23,40 @@ def test_libraries_are_those_of_the_wheel(tmp_path):
     command = [sys.executable, "-P", "-c", PROGRAM]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+BESIDE = """
+import os, sys, threading
+from pyc.backends.cpu.tir.imports import import_tvm
+from pyc.runtime.host.cache_folder import cache_directory
+before = dict(os.environ), cache_directory()
+seen = []
+
+def look():
+    import torch
+    seen.append((torch.__file__, dict(os.environ), cache_directory()))
+
+class Beside:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tvm.base" and not seen:
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+
+sys.meta_path.insert(0, Beside())
+import_tvm()
+assert len(seen) == 1 and seen[0][1:] == before
+assert seen[0][0].startswith(sys.argv[1])
+import tvm_ffi._convert
+assert tvm_ffi._convert.torch is None
+"""
+
+
+def test_other_threads_see_nothing_of_it(tmp_path):
+    """They have torch, the user's variables and the user's cache."""
+    (tmp_path / "torch.py").write_text("")
+    home = {"HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "PYC_"))} | home
+    command = [sys.executable, "-P", "-c", BESIDE, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -31,8 +31,17 @@ def test_the_oldest_turns_go_and_the_system_text_stays():
     contents = [message["content"] for message in prompt.messages]
     assert contents == ["sys", "q2", "a" * 15, "q3", "a" * 15, "next", "b" * 12, "more"]
     assert prompt.tokens == count(prompt.messages) <= CONTEXT - CONTEXT // 4
-    assert len(conversation.turns) == 5, "what the model no longer sees is still there to be saved"
-    assert fit(conversation, "more").left_out == 0
+    assert fit(conversation, "more").left_out == 2, "nothing has changed yet"
+    conversation.keep(prompt, "c")
+    assert len(conversation.turns) == 6, "what the model no longer sees is still there to be saved"
+    assert fit(conversation, "last").left_out == 0
+
+
+def test_a_question_without_an_answer_pushes_no_turn_out():
+    conversation = Conversation(None, [Turn("q", "a" * 40), Turn("r", "b" * 20)])
+    assert fit(conversation, "s" * 40).left_out == 1
+    assert conversation.first_seen == 0
+    assert [message["content"] for message in fit(conversation, "t").messages] == ["q", "a" * 40, "r", "b" * 20, "t"]
 
 
 def test_a_question_that_does_not_fit_alone_changes_nothing():
@@ -45,9 +54,10 @@ def test_a_question_that_does_not_fit_alone_changes_nothing():
 
 def test_undo_and_reset():
     conversation = Conversation("sys", [Turn("q", "a" * 80), Turn("r", "b")])
-    fit(conversation, "s" * 30)
+    conversation.keep(fit(conversation, "s" * 30), "c", "context")
     assert conversation.first_seen == 1
-    assert [conversation.undo(), conversation.undo()] == [Turn("r", "b"), Turn("q", "a" * 80)]
+    undone = [conversation.undo() for _ in range(3)]
+    assert undone == [Turn("s" * 30, "c", "context"), Turn("r", "b"), Turn("q", "a" * 80)]
     assert conversation.undo() is None
     assert [message["role"] for message in fit(conversation, "s").messages] == ["system", "user"]
     conversation.turns.append(Turn("q", "a"))
@@ -58,10 +68,12 @@ def test_undo_and_reset():
 def test_undo_brings_back_the_turns_that_its_question_pushed_out():
     conversation = Conversation(None, [Turn("q", "a" * 20), Turn("r", "b" * 20)])
     long = "s" * 60
-    assert fit(conversation, long).left_out == 2
-    conversation.turns.append(Turn(long, "c"))
-    assert fit(conversation, "t").left_out == 0
-    conversation.turns.append(Turn("t", "d"))
+    prompt = fit(conversation, long)
+    assert prompt.left_out == 2
+    conversation.keep(prompt, "c")
+    prompt = fit(conversation, "t")
+    assert prompt.left_out == 0
+    conversation.keep(prompt, "d")
     conversation.undo()
     assert conversation.first_seen == 2  # the long one is still there
     conversation.undo()
