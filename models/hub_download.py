@@ -8,7 +8,6 @@ breaks is taken up where it broke. Pickles are never fetched. Reading is `hub_ca
 from __future__ import annotations
 
 import contextlib
-import errno
 import inspect
 import logging
 import os
@@ -16,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pyc.models.adapters import CONFIG as ADAPTER_CONFIG
 from pyc.models.adapters import WEIGHTS as ADAPTER_WEIGHTS
@@ -25,6 +24,7 @@ from pyc.models.checkpoint import INDEX, SINGLE, ShardIndex
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.generation import FILE as GENERATION
 from pyc.models.hub_cache import cache_root, hub_id_of, instead_of_url
+from pyc.models.hub_failures import explained, one_line
 from pyc.models.licence_files import is_licence
 from pyc.models.quantized.settings_file import FILES as QUANTIZATION_FILES
 from pyc.models.sentence import MODULES, PROMPTS, SENTENCE_CONFIG
@@ -34,9 +34,6 @@ from pyc.models.tokenizer_files import SLOW_TOKENIZERS
 from pyc.runtime.errors import AdapterError, IngestError, PycError
 from pyc.runtime.host.home import write_whole
 from pyc.runtime.text.chat.template_files import FOLDER, SUFFIX
-
-if TYPE_CHECKING:
-    pass
 
 Report = Callable[[int, int], None]
 """Told the bytes that are there, and of how many."""
@@ -51,7 +48,6 @@ _TEMPLATE = re.compile(rf"{FOLDER}/[^/]+\{SUFFIX}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S = 30.0
 _SPACE_MARGIN_BYTES = 64 << 20
-_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +82,11 @@ def download(
         raise
     except Exception as problem:  # it reads the environment as it is imported
         raise error(
-            f"{reference}: huggingface_hub cannot be used: {_one_line(str(problem))}; check the environment variables "
+            f"{reference}: huggingface_hub cannot be used: {one_line(str(problem))}; check the environment variables "
             "that begin with HF_"
         ) from problem
 
+    repository = None
     with _plain_and_quiet(huggingface_hub):
         try:
             repository = _look_up(huggingface_hub, reference, *found)
@@ -97,7 +94,8 @@ def download(
         except PycError:
             raise
         except Exception as problem:
-            raise _explained(problem, reference, found[0], huggingface_hub, error) from problem
+            endpoint, is_known = huggingface_hub.constants.ENDPOINT, repository is not None
+            raise explained(problem, reference, found[0], endpoint, error, is_known=is_known) from problem
     if repository.revision != repository.commit:  # last: a name in the cache stands for files that are all there
         folder = cache_root() / ("models--" + repository.hub_id.replace("/", "--"))
         write_whole(folder / "refs" / repository.revision, repository.commit, 0o644, replace=True)
@@ -108,6 +106,9 @@ def _look_up(hub: Any, reference: str, hub_id: str, revision: str) -> _Repositor
     if not _COMMIT.fullmatch(str(info.sha)):
         raise IngestError(f"{reference}: {hub.constants.ENDPOINT} names {str(info.sha)[:60]!r}, expected a commit")
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 0:
+            raise IngestError(f"{reference}: {hub.constants.ENDPOINT} names {size!r:.40} bytes for {name!r:.100}")
     return _Repository(reference, hub_id, revision, str(info.sha), sizes)
 
 
@@ -172,8 +173,7 @@ def _weights_or_index(repository: _Repository) -> str:
 def _check_space(repository: _Repository, names: Sequence[str], error: type[PycError]) -> int:
     """The bytes of `names`; raises `error` when the cache has no room for those that are not there."""
     root = cache_root()
-    snapshot = root / ("models--" + repository.hub_id.replace("/", "--")) / "snapshots" / repository.commit
-    needed = sum(repository.sizes[name] for name in names if not (snapshot / name).exists())
+    needed = sum(repository.sizes[name] for name in names if not _is_whole(repository, name))
     place = next((folder for folder in (root, *root.parents) if folder.is_dir()), Path("/"))
     space = os.statvfs(place)
     free = space.f_bavail * space.f_frsize
@@ -197,11 +197,31 @@ def _get(hub: Any, repository: _Repository, name: str, advance: Callable[[int], 
     options: dict[str, Any] = {}
     if "tqdm_class" in inspect.signature(hub.hf_hub_download).parameters:
         options["tqdm_class"] = _counter(hub, count)
-    path = hub.hf_hub_download(
-        repository.hub_id, name, revision=repository.commit, cache_dir=str(cache_root()), **options
+    there = _snapshot(repository) / name
+    options["force_download"] = there.exists() and not _is_whole(repository, name)  # which is not looked at there
+    path = Path(
+        hub.hf_hub_download(
+            repository.hub_id, name, revision=repository.commit, cache_dir=str(cache_root()), **options
+        )
     )
+    if path != there:
+        raise IngestError(
+            f"{repository.reference}: {hub.constants.ENDPOINT} names the commit {repository.commit} for the model and "
+            f"another one for {name!r:.100}; try again, or set HF_ENDPOINT to another mirror"
+        )
     advance(repository.sizes[name] - told)
-    return Path(path)
+    return path
+
+
+def _snapshot(repository: _Repository) -> Path:
+    folder = "models--" + repository.hub_id.replace("/", "--")
+    return cache_root() / folder / "snapshots" / repository.commit
+
+
+def _is_whole(repository: _Repository, name: str) -> bool:
+    """Whether the cache has a file, of as many bytes as the hub says, if it says."""
+    path = _snapshot(repository) / name
+    return path.exists() and repository.sizes[name] in (0, path.stat().st_size)
 
 
 def _counter(hub: Any, count: Callable[[int], None]) -> type:
@@ -220,61 +240,15 @@ def _counter(hub: Any, count: Callable[[int], None]) -> type:
 
 @contextlib.contextmanager
 def _plain_and_quiet(hub: Any) -> Iterator[None]:
-    """Plain HTTP instead of hf-xet, whose transfers have a cache and errors of their own, and no lines on stderr."""
+    """Plain HTTP instead of hf-xet, whose transfers have a cache and errors of their own, and no lines on stderr, which
+    hold the signed addresses of files."""
+    hub.utils.logging  # noqa: B018 -- its import sets the level of the library's logger, and is lazy
     logger = logging.getLogger("huggingface_hub")
     level, without_xet = logger.level, hub.constants.HF_HUB_DISABLE_XET
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.CRITICAL + 1)
     hub.constants.HF_HUB_DISABLE_XET = True
     try:
         yield
     finally:
         logger.setLevel(level)
         hub.constants.HF_HUB_DISABLE_XET = without_xet
-
-
-def _explained(
-    problem: BaseException, reference: str, hub_id: str, hub: Any, error: type[PycError]
-) -> Exception:
-    """The error to raise for one of huggingface_hub: one line, with what to do."""
-    chain = list(_causes(problem))
-    endpoint = hub.constants.ENDPOINT
-    names = {kind.__name__ for cause in chain for kind in type(cause).__mro__}
-    refused = next((cause for cause in chain if isinstance(cause, OSError) and cause.errno in _REFUSED), None)
-    if refused is not None:
-        return OSError(refused.errno, refused.strerror, str(refused.filename or cache_root()))
-    log_in = "run `hf auth login` or set HF_TOKEN"
-    status = next((code for cause in chain if (code := _status(cause))), None)
-    if "OfflineModeIsEnabled" in names:
-        return error(f"{reference}: not downloaded, since HF_HUB_OFFLINE is set; unset it")
-    if "GatedRepoError" in names:
-        return error(f"{reference}: the model is gated; accept its terms at {endpoint}/{hub_id}, then {log_in}")
-    if "RevisionNotFoundError" in names:
-        return error(f"{reference}: {endpoint} has the model, but not this revision; see {endpoint}/{hub_id}/tree/main")
-    if "RepositoryNotFoundError" in names or status in (401, 403):
-        return error(f"{reference}: {endpoint} has no model of this name, or not for you; check it, or {log_in}")
-    if status is not None:
-        return error(f"{reference}: {endpoint} answered with status {status}; try again later")
-    reason = _one_line(str(chain[-1])) or type(chain[-1]).__name__
-    return error(
-        f"{reference}: not downloaded from {endpoint}: {reason}; check the network, HF_ENDPOINT and HTTPS_PROXY, and "
-        "try again: files that are whole are not fetched twice"
-    )
-
-
-def _causes(problem: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = problem
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
-
-
-def _status(problem: BaseException) -> int | None:
-    code = getattr(getattr(problem, "response", None), "status_code", None)
-    return code if isinstance(code, int) else None
-
-
-def _one_line(text: str) -> str:
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return "".join(letter for letter in line if letter.isprintable())[:200]

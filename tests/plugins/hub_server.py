@@ -17,13 +17,17 @@ COMMIT = "c0ffee" * 6 + "c0ff"
 @dataclass
 class Hub:
     """Models by id: the files of each. `asked` are the requests, `cut` breaks the next transfers of a file after that
-    many bytes, `status` answers everything of a model with a status and an error code."""
+    many bytes, `status` answers everything of a model with a status and an error code. `store` is where the files of
+    its models lie, `commit` what is said of each file, `listed` what of each model."""
 
     url: str = ""
     models: dict[str, dict[str, bytes]] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     cut: dict[str, list[int]] = field(default_factory=dict)
     status: dict[str, tuple[int, str]] = field(default_factory=dict)
+    store: str = ""
+    commit: str = COMMIT
+    listed: bytes = b""
 
     def add(self, name: str, folder: Path, **more: bytes) -> None:
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -57,6 +61,8 @@ def handler_for(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     if path.rpartition("/")[2] not in ("main", "v1", COMMIT):
                         return self.fail(404, "RevisionNotFound")
                     listed = [{"rfilename": file, "size": len(data)} for file, data in files.items()]
+                    if hub.listed:
+                        return self.send(hub.listed, {"Content-Type": "text/html"})
                     return self.send(json.dumps({"id": name, "sha": COMMIT, "siblings": listed}).encode(), {})
                 start = f"/{name}/resolve/{COMMIT}/"
                 if path.startswith(start) and path.removeprefix(start) in files:
@@ -64,8 +70,16 @@ def handler_for(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.fail(404, "RepoNotFound")
 
         def send_file(self, file: str, data: bytes) -> None:
+            if hub.store and file.endswith(".safetensors"):
+                self.send_response(302)
+                place = {"Location": f"{hub.store}/{file}?X-Amz-Signature=secret", "Content-Length": "0"}
+                said = {"X-Linked-Size": str(len(data)), "X-Linked-Etag": '"abc"', "X-Repo-Commit": hub.commit}
+                for key, value in {**said, **place}.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                return
             etag = f'"{hashlib.sha256(data).hexdigest()}"'
-            headers = {"ETag": etag, "X-Repo-Commit": COMMIT, "X-Linked-Size": str(len(data)), "X-Linked-Etag": etag}
+            headers = {"ETag": etag, "X-Repo-Commit": hub.commit, "X-Linked-Size": str(len(data)), "X-Linked-Etag": etag}
             self.send(data, headers, file)
 
         def send(self, data: bytes, headers: dict[str, str], file: str = "") -> None:

@@ -172,6 +172,57 @@ def test_the_machine_refuses(hub, commands, tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_signed_address_of_a_file_is_in_no_line(hub, commands, tiny_checkpoint):
+    """Whoever has it may read the file, which may be private: of a store that does not answer, and of one that refuses."""
+    hub.add("org/tiny", tiny_checkpoint("llama"))
+    line = ["init", "org/tiny", "--download"]
+    hub.store = "http://127.0.0.1:9"
+    ((code, _, err),) = commands(["pieces", 1000], line)
+    assert code == 4 and "not downloaded from" in err, err
+    assert len([text for text in err.splitlines() if text != "pyc: downloading"]) == 1, err
+    hub.store, hub.status = f"{hub.url}/store", {"store": (403, "")}
+    ((code, _, refused),) = commands(line)
+    assert code == 4 and "a file of it was refused with status 403; try again, or run `hf auth login`" in refused
+    assert "Signature" not in err + refused and "secret" not in err + refused
+
+
+@pytest.mark.slow
+def test_a_file_of_the_cache_that_was_cut_is_fetched_again(hub, commands, tiny_checkpoint, tmp_path):
+    hub.add("org/tiny", tiny_checkpoint("llama"))
+    line = ["init", "org/tiny", "--download"]
+    assert commands(line)[0][0] == 0
+    (weights,) = (tmp_path / "hf").rglob("snapshots/*/model.safetensors")
+    with open(weights.resolve(), "r+b") as file:
+        file.truncate(1000)
+    (tmp_path / "work" / "model.yaml").unlink()
+    (cut, _, err), (code, _, _) = commands(line[:2], line)
+    assert (cut, code) == (4, 0) and "truncated" in err
+    assert weights.read_bytes() == hub.models["org/tiny"]["model.safetensors"]
+
+
+@pytest.mark.slow
+def test_hubs_that_answer_oddly(hub, commands, tiny_checkpoint, tmp_path):
+    hub.add("org/tiny", tiny_checkpoint("llama"))
+    line = ["init", "org/tiny", "--download"]
+    (tmp_path / "file").touch()
+    answers = [
+        ({"listed": b"<html>no</html>"}, {}, "answered with what is no JSON, as a web page is; check HF_ENDPOINT"),
+        ({"listed": b'{"id": "a", "sha": "%s", "siblings": [{"rfilename": "config.json", "size": "9"}]}'
+          % COMMIT.encode()}, {}, "names '9' bytes for 'config.json'"),
+        ({"commit": "b" * 40}, {}, f"names the commit {COMMIT} for the model and another one for 'config.json'"),
+        ({}, {"HF_TOKEN": "hf_\u00e4"}, "holds letters that no token has"),
+        ({}, {"HF_HOME": str(tmp_path / "file")}, f"{tmp_path / 'file'}"),
+    ]  # fmt: skip
+    for answer, settings, words in answers:
+        hub.listed, hub.commit = answer.get("listed", b""), answer.get("commit", COMMIT)
+        ((code, out, err),) = commands(line, **settings)
+        assert (code in (4, 74), out) == (True, ""), err
+        assert words in err and "check the network" not in err, err
+        assert len([text for text in err.splitlines() if text != "pyc: downloading"]) == 1, err
+        assert not list((tmp_path / "hf").rglob("refs/main"))
+
+
+@pytest.mark.slow
 def test_without_asking_nothing_is_fetched(hub, commands, tiny_checkpoint, tmp_path):
     hub.add("org/tiny", tiny_checkpoint("llama"))
     (tmp_path / "work" / "model.yaml").write_text("model: org/tiny\n")
