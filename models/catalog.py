@@ -15,13 +15,13 @@ from pyc.models.chat_checks import check_chat_templates
 from pyc.models.chat_templates import template_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
-from pyc.models.decoder import BLOCK_TOKENS, build_decoder, rotary_weights, weight_shapes
+from pyc.models.decoder import BLOCK_TOKENS, OUTPUT, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
 from pyc.models.licence_files import read_licence_files
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
 from pyc.models.quantized.checkpoint import with_weights, without_method
-from pyc.models.sentence import read_sentence_config
+from pyc.models.sentence import read_sentence_config, require_no_pooling
 from pyc.models.tied_head import tied_head
 from pyc.models.tokenizer_checks import check_room, check_tokenizer
 from pyc.runtime.artifact.format import KvCache, KvDtype, ModelInfo
@@ -50,7 +50,11 @@ CONFIG = "config.json"
 """Carried in the artifact for exports; what runs it reads the header."""
 
 _ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
-_UNTIED = NameRules(re.compile(_ROTARY_BUFFERS), add="model.")
+_NO_HEAD = (
+    "a decoder without a head, as models for embeddings and classification are, or an incomplete one; pyc generates "
+    "text with decoders, and embeds with BERT encoders only"
+)
+_UNTIED = NameRules(re.compile(_ROTARY_BUFFERS), add="model.", optional=(OUTPUT, _NO_HEAD))
 _TIED = NameRules(re.compile(rf"{_ROTARY_BUFFERS}|lm_head\.weight"), add="model.")
 
 
@@ -121,6 +125,7 @@ def _load_decoder(
     block_tokens: int,
     cache: Cache,
 ) -> Module:
+    require_no_pooling(checkpoint.directory)
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
     chosen = _context(context, config.context, config.max_context, checkpoint.label, virtual_tokens)
     if config.tied:

@@ -22,13 +22,15 @@ class NameRules:
     """How stored names become the canonical ones.
 
     `strip` is a prefix that some checkpoints have and the canonical names lack, `add` one that some lack;
-    `suffixes` are (old, canonical) endings; `harmless` matches canonical names that nothing needs to use.
+    `suffixes` are (old, canonical) endings; `harmless` matches canonical names that nothing needs to use. `optional`
+    is a tensor without which a checkpoint is whole, and what it is then.
     """
 
     harmless: re.Pattern[str]
     strip: str = ""
     add: str = ""
     suffixes: tuple[tuple[str, str], ...] = ()
+    optional: tuple[str, str] | None = None
 
     def canonical(self, name: str, expected: Mapping[str, Shape]) -> str:
         """Return the canonical form of a stored tensor's name."""
@@ -60,6 +62,8 @@ def match_tensors(
         else:
             found[name] = source
     missing = [name for name in expected if name not in found]
+    if rules.optional and missing == [rules.optional[0]]:
+        raise IngestError(f"{checkpoint.label}: there is no tensor {missing[0]!r}: {rules.optional[1]}")
     if missing:
         raise IngestError(
             f"{checkpoint.label}: tensor {missing[0]!r} of shape {list(expected[missing[0]])} is missing"

@@ -201,3 +201,13 @@ def _mode(file: _PoolingFile | None, where: str) -> Literal["mean", "cls"]:
     if modes == ("cls",):
         return "cls"
     raise IngestError(f"{where}: pooling mode {' + '.join(modes)} is not supported (known: mean, cls)")
+
+
+def require_no_pooling(directory: Directory) -> None:
+    """Raise IngestError for a decoder whose rows sentence-transformers pools, as models for embeddings have it."""
+    kinds = [entry.type.rsplit(".", 1)[-1] for entry in directory.parse(MODULES, tuple[_ModuleEntry, ...]) or ()]
+    if "Pooling" in kinds:
+        raise IngestError(
+            f"{directory.label}: {MODULES} makes this decoder a model for embeddings, and pyc embeds with BERT "
+            f"encoders only; embed with sentence-transformers, or, to generate text with it, remove {MODULES}"
+        )

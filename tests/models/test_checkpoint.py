@@ -153,7 +153,13 @@ SINGLE_FILE = {
     ),
     "untied without a head": (
         lambda p: edit_tensors(p / "model.safetensors", lambda t: t.pop("lm_head.weight")),
-        "tensor 'lm_head.weight' of shape [263, 48] is missing",
+        "there is no tensor 'lm_head.weight': a decoder without a head, as models for embeddings and",
+    ),
+    "a decoder whose rows are pooled": (
+        lambda p: (p / "modules.json").write_text(
+            '[{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]'
+        ),
+        "modules.json makes this decoder a model for embeddings, and pyc embeds with BERT encoders only",
     ),
     "unknown tensor": (
         lambda p: edit_tensors(
