@@ -79,8 +79,8 @@ def handler_for(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 return
             etag = f'"{hashlib.sha256(data).hexdigest()}"'
-            headers = {"ETag": etag, "X-Repo-Commit": hub.commit, "X-Linked-Size": str(len(data)), "X-Linked-Etag": etag}
-            self.send(data, headers, file)
+            linked = {"X-Linked-Size": str(len(data)), "X-Linked-Etag": etag}
+            self.send(data, {"ETag": etag, "X-Repo-Commit": hub.commit, **linked}, file)
 
         def send(self, data: bytes, headers: dict[str, str], file: str = "") -> None:
             start = 0

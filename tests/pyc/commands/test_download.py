@@ -173,7 +173,7 @@ def test_the_machine_refuses(hub, commands, tiny_checkpoint, tmp_path):
 
 @pytest.mark.slow
 def test_the_signed_address_of_a_file_is_in_no_line(hub, commands, tiny_checkpoint):
-    """Whoever has it may read the file, which may be private: of a store that does not answer, and of one that refuses."""
+    """Whoever has it may read the file: of a store that does not answer, and of one that refuses."""
     hub.add("org/tiny", tiny_checkpoint("llama"))
     line = ["init", "org/tiny", "--download"]
     hub.store = "http://127.0.0.1:9"
