@@ -28,8 +28,7 @@ def list_keys(as_json: bool) -> None:
     and the exit code is then 8.
     """
     from pyc.runtime.artifact.trust.counting_keys import why_without_effect
-    from pyc.runtime.artifact.trust.key_store import check_store, why_not
-    from pyc.runtime.artifact.trust.last_days import last_day
+    from pyc.runtime.artifact.trust.key_store import check_store, why_not, with_last_day
     from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.artifact.trust.revocations import list_revoked
     from pyc.runtime.artifact.trust.subjects import shown_subject
@@ -39,9 +38,9 @@ def list_keys(as_json: bool) -> None:
     policy = machine_policy()
     has_store = find_home_directory() is not None or policy.keys is None  # which says what to set without a home
     stored, problems = check_store() if has_store else ((), ())
-    days = {key.raw: key.expires for key in stored}
-    held = [key.until(days.get(key.raw)).until(last_day(key.fingerprint)) for key in policy.keys or ()]
-    keys = (*held, *(key for key in stored if key.raw not in {each.raw for each in held}))
+    held = {key.raw for key in policy.keys or ()}
+    listed = (*(policy.keys or ()), *(key for key in stored if key.raw not in held))
+    keys = tuple(map(with_last_day, listed))
     states = {key.fingerprint: why_not(key) or (why_without_effect(key, policy) or (None,))[0] for key in keys}
     others = [(each.shown, f"was revoked {each}", each.subject) for each in (list_revoked() if has_store else ())]
     known = {*states, *(subject for _, _, subject in others)}
@@ -56,7 +55,7 @@ def list_keys(as_json: bool) -> None:
                 "expires": str(key.expires) if key.expires else None,
                 "trusted": states[key.fingerprint] is None,
                 "refusal": states[key.fingerprint],
-                "policy": policy.origin if key in held else None,
+                "policy": policy.origin if key.raw in held else None,
             }
             for key in keys
         ]
@@ -64,7 +63,7 @@ def list_keys(as_json: bool) -> None:
         click.echo(json.dumps(rows))
     else:
         for key in keys:
-            notes = [note for note in (policy.origin if key in held else None, states[key.fingerprint]) if note]
+            notes = [note for note in (policy.origin if key.raw in held else None, states[key.fingerprint]) if note]
             note = f"  ({'; '.join(notes)})" if notes else ""
             click.echo(f"{key.fingerprint}  {key.text()}{note}")
         for shown, refusal, _ in others:
@@ -103,8 +102,8 @@ def add_key(key: str, expires: "date | None") -> None:
     if why := why_without_effect(public, policy):
         raise ArtifactError(f"key {public.fingerprint} {why[0]}; {why[1]}; nothing was changed")
     public = add_trusted(public)
-    held = known_key(public.raw, policy)
-    public = public.until(held.expires if held else None)  # of two last days the earlier stands
+    known = known_key(public.raw, policy)
+    public = public.until(known.expires if known else None)  # of two last days the earlier stands
     until = f", until {public.expires}" if public.expires else ""
     click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 
@@ -188,10 +187,12 @@ def announce(
     \b
     pyc trust announce -o 2027.update --trust new.pub --expire 9f86d081884c7d65=2027-03-31
 
-    They apply it with `pyc trust apply`, if they trust the key that signed it.
+    They apply it with `pyc trust apply`, if they trust the key that signed it. A key to trust goes with the earliest
+    last day that holds for it here.
     """
     from pyc.commands.signing_key import require_one_key
     from pyc.runtime.artifact.trust.key_sources import choose_key
+    from pyc.runtime.artifact.trust.key_store import with_last_day
     from pyc.runtime.artifact.trust.keys import public_key_of
     from pyc.runtime.artifact.trust.subjects import require_fingerprint
     from pyc.runtime.artifact.trust.updates import Update, write_update
@@ -212,8 +213,9 @@ def announce(
         except click.BadParameter as error:
             raise click.BadParameter(f"{error.message}, behind FINGERPRINT=", param_hint="'--expire'") from error
         days.append((subject, last_day))
+    given = tuple(public_key_of(key) for key in trusted)
     update = Update(
-        trust=tuple(public_key_of(key) for key in trusted),
+        trust=tuple(map(with_last_day, given)),
         expire=tuple(days),
         revoke=tuple((_subject(subject), reason) for subject in revoked),
         until=until,
@@ -230,6 +232,8 @@ def announce(
     except OSError as error:
         raise ArtifactError(f"{target.path}: cannot be written: {error.strerror}") from error
     click.echo(f"wrote {target.path}")
+    for sent in (each for each in update.trust if each not in given):
+        click.echo(f"  key {sent.fingerprint} until {sent.expires}, its last day here")
 
 
 @command.command("apply", short_help="Do what an announcement of a trusted key says.")

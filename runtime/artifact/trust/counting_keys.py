@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyc.runtime.artifact.trust.key_store import stored_key, why_not
+from pyc.runtime.artifact.trust.key_store import stored_key, why_not, with_last_day
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.artifact.trust.policy import Policy, machine_policy
 from pyc.runtime.artifact.trust.subjects import shown_subject
@@ -14,8 +14,15 @@ UNKNOWN = "is not trusted here"
 
 
 def known_key(raw: bytes, policy: Policy, home: Path | None = None) -> PublicKey | None:
-    """The key with these 32 bytes as the policy, or else the key store, has it; None where the one that is asked lacks
-    it. Raises ArtifactError."""
+    """The key with these 32 bytes as the policy, or else the key store, has it, with the earliest last day that holds
+    here; None where the one that is asked lacks it. Raises ArtifactError."""
+    key = held_key(raw, policy, home)
+    return None if key is None else with_last_day(key, home)
+
+
+def held_key(raw: bytes, policy: Policy, home: Path | None = None) -> PublicKey | None:
+    """The key as the policy, or else the key store, has it, whatever last day is told elsewhere.
+    Raises ArtifactError."""
     if policy.keys is None:
         return stored_key(raw, home)
     return next((key for key in policy.keys if key.raw == raw), None)
@@ -24,7 +31,7 @@ def known_key(raw: bytes, policy: Policy, home: Path | None = None) -> PublicKey
 def why_no_signature(raw: bytes, policy: Policy, home: Path | None = None) -> str | None:
     """Why signatures by this key count for nothing here, as the end of a sentence; None where they count, as far as no
     rule of the policy names others. Raises ArtifactError."""
-    known = known_key(raw, policy, home)
+    known = held_key(raw, policy, home)  # a store that cannot be read hides no revocation by the policy
     if known is None:
         return UNKNOWN
     if known.fingerprint in policy.revoked:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, signed_message
-from pyc.runtime.artifact.trust.counting_keys import UNKNOWN, known_key, why_no_signature
+from pyc.runtime.artifact.trust.counting_keys import UNKNOWN, held_key, known_key, why_no_signature
 from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
 from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
@@ -142,12 +142,11 @@ def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None =
 
 def _judged(record: SignatureRecord, policy: Policy, rule: Rule, home: Path | None) -> Signer:
     key = PublicKey(record.public_key)
-    known = known_key(record.public_key, policy, home) or key
-    if refusal := why_no_signature(record.public_key, policy, home):
-        return Signer(known, refusal)
-    if rule.signers is not None and key.fingerprint not in rule.signers:
-        return Signer(known, f"is not a signer of {rule.artifacts!a} ({policy.origin})")
-    return Signer(known)
+    refusal = why_no_signature(key.raw, policy, home)
+    if refusal is None and rule.signers is not None and key.fingerprint not in rule.signers:
+        refusal = f"is not a signer of {rule.artifacts!a} ({policy.origin})"
+    find = known_key if refusal is None else held_key
+    return Signer(find(key.raw, policy, home) or key, refusal)
 
 
 def _refusal(

@@ -68,13 +68,18 @@ def stored_key(public_key: bytes, home: Path | None = None) -> PublicKey | None:
 
 
 def why_not(key: PublicKey, home: Path | None = None) -> str | None:
-    """Why this key counts no more, as the end of a sentence; None where it does. Of the last days that its line, this
-    store and announcements tell, the earliest stands. Raises ArtifactError."""
+    """Why this key counts no more, as the end of a sentence; None where it does. Raises ArtifactError."""
     if revocation := find_revocation(key.fingerprint, home):
         return f"was revoked {revocation}"
-    stored = stored_key(key.raw, home)
-    key = key.until(stored.expires if stored else None).until(last_day(key.fingerprint, home))
+    key = with_last_day(key, home)
     return f"expired on {key.expires}" if key.is_expired() else None
+
+
+def with_last_day(key: PublicKey, home: Path | None = None) -> PublicKey:
+    """The key with the earliest of the last days that its line, this store and announcements tell. Raises
+    ArtifactError."""
+    stored = stored_key(key.raw, home)
+    return key.until(stored.expires if stored else None).until(last_day(key.fingerprint, home))
 
 
 def _read_trusted(path: Path) -> PublicKey | None:

@@ -9,7 +9,9 @@ import pytest
 
 from pyc.runtime.artifact.trust.key_store import add_trusted, list_trusted, why_not
 from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key, today_utc
-from pyc.runtime.artifact.trust.updates import Update, write_update
+from pyc.runtime.artifact.trust.last_days import set_last_day
+from pyc.runtime.artifact.trust.policy import read_policy
+from pyc.runtime.artifact.trust.updates import Update, parse_update, write_update
 
 LATER = today_utc() + timedelta(30)
 
@@ -171,3 +173,37 @@ def test_restoring_what_the_policy_revokes_is_refused(subject, pyc, policy):
     assert (code, out) == (8, "") and f"{subject} is revoked by {policy}; take it out of `revoked` there" in err
     policy.write_text("[[rule]]\n")
     assert pyc("trust", "restore", subject) == (0, f"{subject} is revoked no more\n", "")
+
+
+@pytest.mark.parametrize("told", ["announced", "stored"])
+def test_a_bundle_takes_the_last_day_of_a_key_that_the_policy_holds_along(told, pyc, policy, make_artifact, tmp_path):
+    """Its trust.toml decides on machines that know nothing of announcements and key stores here."""
+    artifact = make_artifact()
+    key = list_trusted()[0]
+    write_keys(policy, replace(key, expires=LATER + timedelta(9)))
+    if told == "stored":
+        add_trusted(replace(key, expires=LATER))
+    else:
+        set_last_day(key.fingerprint, LATER)
+    bundle = tmp_path / "made"
+    assert pyc("bundle", artifact, "-o", bundle, "--no-wheels")[0] == 0
+    assert read_policy(bundle / "trust.toml").keys == (replace(key, expires=LATER),)
+
+
+def test_a_revocation_by_the_policy_holds_where_the_store_cannot_be_read(pyc, policy, make_artifact, key_home):
+    artifact = make_artifact()
+    key = list_trusted()[0]
+    policy.write_text(f"keys = ['{key.text()}']\nrevoked = ['{key.fingerprint}']\n")
+    (key_home / "trusted" / f"{key.fingerprint}.pub").chmod(0o666)
+    code, _, err = pyc("verify", artifact)
+    assert code == 12 and f"is revoked by {policy}" in err
+
+
+def test_an_announcement_tells_the_last_day_of_a_key_here(pyc, key_home, tmp_path, b):
+    """Who did not get the one that set it would have the key for ever."""
+    assert pyc("keygen")[0] == 0
+    set_last_day(b.fingerprint, LATER)
+    code, out, err = pyc("trust", "announce", "-o", tmp_path / "new.update", "--trust", b.text())
+    assert (code, err) == (0, "")
+    assert f"key {b.fingerprint} until {LATER}, its last day here" in out
+    assert parse_update((tmp_path / "new.update").read_text(), "").trust == (replace(b, expires=LATER),)
