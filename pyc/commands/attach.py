@@ -5,6 +5,7 @@ import json
 import click
 
 from pyc.commands.opening import keep_blas_small
+from pyc.commands.screen import say
 
 
 @click.command("attach")
@@ -64,4 +65,4 @@ def command(
         click.echo(json.dumps(as_document(result), indent=2))
         return
     for line in describe(result):
-        click.echo(line)
+        say(line)

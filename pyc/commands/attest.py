@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE
+from pyc.commands.screen import say
 
 
 @click.command("attest")
@@ -74,4 +75,4 @@ def command(
         write_whole(target.path, text, 0o644, replace=True)
     except OSError as error:
         raise ArtifactError(f"{target.path}: cannot be written: {error.strerror}") from error
-    click.echo(f"wrote {target.path}")
+    say(f"wrote {target.path}")

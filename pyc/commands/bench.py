@@ -9,6 +9,7 @@ import click
 
 from pyc.commands.opening import ArtifactPlace, keep_blas_small, mmap_option, mode_of
 from pyc.commands.reading import check_text
+from pyc.commands.screen import say
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
@@ -126,7 +127,6 @@ def command(
     from pyc.commands.tables import terminal_width
     from pyc.runtime.host.machine import describe_machine
     from pyc.runtime.sources.places import address_of
-    from pyc.runtime.text.printable import printable
 
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
@@ -167,7 +167,7 @@ def command(
         click.echo(json.dumps(runs[0] if len(runs) == 1 else {"runs": runs}, indent=2))
         return
     for line in markdown_lines(results) if markdown else text_lines(results, machine, terminal_width()):
-        click.echo(printable(line))
+        say(line)
 
 
 def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelInfo, int, bytes]":

@@ -7,6 +7,7 @@ import click
 
 from pyc.commands.mixture_report import mixture_document, mixture_lines
 from pyc.commands.opening import keep_blas_small
+from pyc.commands.screen import say
 from pyc.commands.sizes import human_bytes, human_duration
 from pyc.runtime.text.counted import counted
 
@@ -118,7 +119,7 @@ def command(
         click.echo(json.dumps(as_document(result), indent=2))
     else:
         for line in describe(result):
-            click.echo(line)
+            say(line)
 
 
 def _print_report(report: str, *, as_json: bool) -> None:
@@ -130,10 +131,9 @@ def _print_report(report: str, *, as_json: bool) -> None:
 
     from pyc.commands.eval_text import text_lines
     from pyc.runtime.measure.quality_report import QualityReport
-    from pyc.runtime.text.printable import printable
 
     for line in text_lines(msgspec.json.decode(report, type=QualityReport)):
-        click.echo(printable(line))
+        say(line)
 
 
 def as_document(result: "BuildResult") -> dict[str, object]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.screen import tell
-from pyc.runtime.text.printable import printable
+from pyc.commands.screen import say, tell
 
 if TYPE_CHECKING:
     from pyc.passes.check_artifact import UpToDate
@@ -35,7 +34,7 @@ def check(
         click.echo(json.dumps(asdict(found), indent=2))
     else:
         for line in lines_of(found):
-            click.echo(printable(line))
+            say(line)
     if not found.is_up_to_date:
         click.get_current_context().exit(EXIT_NOT_UP_TO_DATE)
 

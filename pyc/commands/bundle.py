@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE
+from pyc.commands.screen import say
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -69,4 +70,4 @@ def command(
     place = output_path(output if form == "tar" else output.rstrip("/") or output)
     made = make_bundle(artifact, place, options)
     files = [file for file in made.rglob("*") if file.is_file()] if made.is_dir() else [made]
-    click.echo(f"{made}: {sum(file.stat().st_size for file in files):,} bytes")
+    say(f"{made}: {sum(file.stat().st_size for file in files):,} bytes")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pyc.commands.screen import say
 from pyc.commands.sizes import human_bytes
 from pyc.runtime.host.sizes import EXPECTED, parse_size
 from pyc.runtime.text.counted import counted
@@ -55,13 +56,13 @@ def command(context: click.Context, as_json: bool) -> None:
         }
         click.echo(json.dumps(document, indent=2))
         return
-    click.echo(f"folder     {folder}")
+    say(f"folder     {folder}")
     total = human_bytes(size.entry_bytes + size.chunk_bytes)
-    click.echo(f"entries    {size.entries} of builds, {human_bytes(size.entry_bytes)}")
-    click.echo(f"chunks     {size.chunks} of artifacts from other machines, {human_bytes(size.chunk_bytes)}")
-    click.echo(f"together   {total} of at most {human_bytes(limit)}")
-    click.echo(f"zig        {human_bytes(size.zig_bytes)}")
-    click.echo(f"leftovers  {left} of processes that were killed")
+    say(f"entries    {size.entries} of builds, {human_bytes(size.entry_bytes)}")
+    say(f"chunks     {size.chunks} of artifacts from other machines, {human_bytes(size.chunk_bytes)}")
+    say(f"together   {total} of at most {human_bytes(limit)}")
+    say(f"zig        {human_bytes(size.zig_bytes)}")
+    say(f"leftovers  {left} of processes that were killed")
 
 
 @command.command("prune", short_help="Remove what was not used for longest, and leftovers.")
@@ -100,7 +101,7 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
         return
     kept = f"{_entries(left.entries + left.chunks)}, {human_bytes(kept_bytes)}, kept"
     removed = f"{_entries(entries)} and {counted(leftovers, 'leftover')}, {human_bytes(removed_bytes)}"
-    click.echo(f"removed {removed}; {kept}")
+    say(f"removed {removed}; {kept}")
 
 
 def _entries(count: int) -> str:

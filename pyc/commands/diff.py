@@ -12,6 +12,7 @@ import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.reading import check_text
+from pyc.commands.screen import say
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def command(
         click.echo(json.dumps(_document(names, found), indent=2))
     else:
         for line in lines_of(names, found, markdown=markdown):
-            click.echo(line)
+            say(line)
     if exit_code and not found.is_same:
         click.get_current_context().exit(EXIT_DIFFERENT)
 

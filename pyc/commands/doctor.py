@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.runtime.text.printable import printable
+from pyc.commands.screen import say
 
 if TYPE_CHECKING:
     from pyc.runtime.measure.health import Finding
@@ -35,9 +35,9 @@ def command(as_json: bool) -> None:
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:
-            click.echo(printable(f"{finding.verdict:<4}  {finding.name:<{width}}  {finding.found}"))
+            say(f"{finding.verdict:<4}  {finding.name:<{width}}  {finding.found}")
             if finding.verdict != "ok" and finding.remedy:
-                click.echo(printable(f"{'':<4}  {'':<{width}}  -> {finding.remedy}"))
+                say(f"{'':<4}  {'':<{width}}  -> {finding.remedy}")
     if any(finding.verdict == "fail" for finding in findings):
         click.get_current_context().exit(1)
 

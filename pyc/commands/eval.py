@@ -20,7 +20,7 @@ from pyc.commands.opening import (
     provider_option,
 )
 from pyc.commands.reading import check_text, read_text
-from pyc.commands.screen import tell
+from pyc.commands.screen import say, tell
 from pyc.commands.sizes import human_duration
 from pyc.commands.status_line import show_status
 
@@ -101,7 +101,6 @@ def command(
     from pyc.runtime.measure.quality_report import document_text
     from pyc.runtime.measure.scoring import names_of
     from pyc.runtime.sources.places import place_of
-    from pyc.runtime.text.printable import printable
 
     if force and html is None:
         raise click.UsageError("--force is for --html")
@@ -133,7 +132,7 @@ def command(
         click.echo(document_text(report), nl=False)
         return
     for line in text_lines(report, terminal_width()):
-        click.echo(printable(line))
+        say(line)
 
 
 class _How:

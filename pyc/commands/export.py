@@ -2,6 +2,8 @@
 
 import click
 
+from pyc.commands.screen import say
+
 FORMATS = ("onnx", "hf", "compressed-tensors", "torch")
 
 
@@ -60,4 +62,4 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
                 else:
                     made = export_checkpoint(opened, folder, dtype=dtype)
     size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
-    click.echo(f"{made}: {size:,} bytes")
+    say(f"{made}: {size:,} bytes")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import keep_blas_small
+from pyc.commands.screen import say
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.runtime.text.printable import printable
 
@@ -101,7 +102,7 @@ def command(
     with StagedFile(target.path, allowed=target.check) as file:
         file.write(text.encode())
         file.publish()
-    click.echo(f"{output}: recipe for {checkpoint}, {proposal.scheme}; next: pyc build {shlex.quote(output)}")
+    say(f"{output}: recipe for {checkpoint}, {proposal.scheme}; next: pyc build {shlex.quote(output)}")
 
 
 def _download(checkpoint: str, adapters: Sequence[str]) -> None:

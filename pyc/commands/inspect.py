@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ArtifactPlace, keep_blas_small
-from pyc.runtime.text.printable import printable
+from pyc.commands.screen import say
 
 if TYPE_CHECKING:
     from pyc.runtime.artifact.reader import Artifact
@@ -52,7 +52,7 @@ def command(artifact: "Place", as_json: bool, as_recipe: bool, with_all: bool, w
             *(tensor_lines(opened.header) if with_tensors else ()),
         ]
         for line in lines:
-            click.echo(printable(line))
+            say(line)
 
 
 def recipe_document(opened: "Artifact") -> str:

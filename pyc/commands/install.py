@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE
-from pyc.commands.screen import tell
+from pyc.commands.screen import say, tell
 from pyc.commands.sizes import human_bytes
 
 
@@ -39,6 +39,6 @@ def command(artifact: Path, again: bool) -> None:
         prepared = prepare_engines(opened, decoded, toolkit, again=again, begins=begins)
     for engine in prepared:
         done = f"built in {engine.seconds:.0f} s" if engine.is_built else "there already"
-        click.echo(f"{engine.graph}: {done}, {human_bytes(len(engine.engine))}")
+        say(f"{engine.graph}: {done}, {human_bytes(len(engine.engine))}")
     device = toolkit.device
-    click.echo(f"for {device.name} ({device.capability}), driver for CUDA {device.driver}, TensorRT {toolkit.version}")
+    say(f"for {device.name} ({device.capability}), driver for CUDA {device.driver}, TensorRT {toolkit.version}")

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import keep_blas_small
-from pyc.commands.screen import tell
+from pyc.commands.screen import say, tell
 from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import entry_lines, print_table
 from pyc.runtime.text.counted import counted
-from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,14 +90,14 @@ def as_document(planned: "Plan") -> dict[str, object]:
 def show(planned: "Plan", *, with_tensors: bool) -> None:
     """Print the plan for a reader's eyes."""
     model = planned.model
-    _say(f"{planned.output}: {model.architecture} {model.kind}, vocabulary {model.vocab_size}")
+    say(f"{planned.output}: {model.architecture} {model.kind}, vocabulary {model.vocab_size}")
     before = f" behind {planned.virtual_tokens} virtual ones" if planned.virtual_tokens else ""
     context = model.context - planned.virtual_tokens
     cut = f" (the model serves {planned.model_context})" if planned.model_context != model.context else ""
     sequences = f"{counted(model.max_sequences, 'sequence')} at a time"
-    _say(f"context {counted(context, 'token')}{before}{cut}, {sequences}")
+    say(f"context {counted(context, 'token')}{before}{cut}, {sequences}")
     for adapter in planned.adapters:
-        _say(f"adapter {adapter}")
+        say(f"adapter {adapter}")
     click.echo()
     _tensors(planned, with_tensors=with_tensors)
     kernels = [
@@ -122,9 +121,9 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
     _sizes(planned)
     if planned.goal is not None:
         name, value = planned.goal
-        _say(f"schemes     the build chooses them by {name} {value:,.10g}: it measures on the calibration text what")
+        say(f"schemes     the build chooses them by {name} {value:,.10g}: it measures on the calibration text what")
         of = "about the same bytes" if name in ("size_bytes", "bits_per_weight") else "4.5 bits a weight"
-        _say(f"            rounding each matrix costs; those above are a guess of {of}")
+        say(f"            rounding each matrix costs; those above are a guess of {of}")
     if planned.quality is not None:
         _gate(planned.quality)
 
@@ -176,37 +175,37 @@ def _programs(planned: "Plan") -> None:
     click.echo("programs")
     for (backend, device, arch, rows), isas in groups.items():
         for line in entry_lines(f"  {arch} {device}", isas, indent=INDENT):
-            _say(line)
+            say(line)
         for line in entry_lines("  rows", [*rows.split("; "), f"backend {backend}"], indent=INDENT, joint=";"):
-            _say(line)
+            say(line)
     click.echo()
 
 
 def _sizes(planned: "Plan") -> None:
     weights, cache = human_bytes(planned.weights_bytes), human_bytes(planned.kv_cache_bytes)
     before, size = human_bytes(planned.source_bytes), human_bytes(planned.about_artifact_bytes)
-    _say(f"artifact    about {size}: weights {weights}, {before} before")
+    say(f"artifact    about {size}: weights {weights}, {before} before")
     beside = planned.about_compilers_bytes
     compilers = f", and {human_bytes(beside)} in compilers" if beside else ""
-    _say(f"build       about {human_bytes(planned.about_build_peak_bytes)} of memory{compilers}")
+    say(f"build       about {human_bytes(planned.about_build_peak_bytes)} of memory{compilers}")
     if planned.about_run_bytes is None or planned.about_run_full_bytes is None:
-        _say("run         memory of the host is not known for these targets")
+        say("run         memory of the host is not known for these targets")
         return
     now, full = human_bytes(planned.about_run_bytes), human_bytes(planned.about_run_full_bytes)
     if not planned.kv_cache_bytes:
-        _say(f"run         about {full} of memory")
+        say(f"run         about {full} of memory")
         return
     many = f"{planned.model.max_sequences} x " if planned.model.max_sequences > 1 else ""
-    _say(f"run         about {now} of memory at {planned.run_tokens} tokens, {full} at {many}{planned.model.context},")
-    _say(f"            when keys and values take {cache}")
+    say(f"run         about {now} of memory at {planned.run_tokens} tokens, {full} at {many}{planned.model.context},")
+    say(f"            when keys and values take {cache}")
 
 
 def _gate(quality: "Quality") -> None:
     """The gate that the build will run, and its limits."""
     limits = ", ".join(f"{name} {value:g}" for name, value in quality.limits())
-    _say(f"gate        the build ends with a run over {quality.text}: {limits}")
+    say(f"gate        the build ends with a run over {quality.text}: {limits}")
     if quality.reference == "checkpoint":
-        _say("            beside the checkpoint without rounding, which it builds as well")
+        say("            beside the checkpoint without rounding, which it builds as well")
 
 
 def _short(name: str) -> str:
@@ -226,7 +225,3 @@ def _origin(tensor: "TensorPlan") -> str:
 
 def _numbers(numbers: tuple[int, ...], joint: str = ", ") -> str:
     return joint.join(map(str, numbers))
-
-
-def _say(line: str) -> None:
-    click.echo(printable(line))

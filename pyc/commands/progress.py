@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyc.commands.screen import tell
 from pyc.commands.sizes import human_bytes, human_duration
+from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
     from pyc.passes.build import BuildEvent
@@ -104,7 +105,7 @@ def _bar() -> Iterator[Callable[["BuildEvent"], None]]:
         def report(event: "BuildEvent") -> None:
             nonlocal stage, started_s
             if event.note:
-                progress.console.print(f"pyc: {event.note}", markup=False, highlight=False, soft_wrap=True)
+                progress.console.print(printable(f"pyc: {event.note}"), markup=False, highlight=False, soft_wrap=True)
                 return
             if event.stage == "done":
                 return

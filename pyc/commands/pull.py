@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ArtifactPlace
+from pyc.commands.screen import say
 from pyc.commands.signatures import Signatures
 from pyc.commands.signers import allow_unsigned_option, require_one_answer, signers_of, whose_signature_option
 from pyc.commands.sizes import human_bytes
@@ -50,7 +51,7 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
             reused = pull_into(opened, target, progress.advance, brought.add)
         brought.tidy()
     already = f", {human_bytes(reused)} of them there already" if reused else ""
-    click.echo(f"{target.path}: {human_bytes(opened.size_bytes)}{already}, {signer}")
+    say(f"{target.path}: {human_bytes(opened.size_bytes)}{already}, {signer}")
 
 
 def _name_of(place: "Remote") -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE
+from pyc.commands.screen import say
 from pyc.commands.signers import allow_unsigned_option, require_one_answer, signers_of, whose_signature_option
 from pyc.commands.sizes import human_bytes
 from pyc.commands.transfer_progress import TransferProgress
@@ -44,12 +45,12 @@ def command(artifact: Path, url: str, trust: str | None, allow_unsigned: bool) -
         with TransferProgress(load.size_bytes) as progress:
             pushed = push(load, url, progress.advance)
     host = reference.base.partition("://")[2]
-    click.echo(f"oci://{host}/{reference.repository}@{pushed.digest}")
+    say(f"oci://{host}/{reference.repository}@{pushed.digest}")
     there = pushed.size_bytes - pushed.sent_bytes
     already = f", {human_bytes(there)} of them there already" if there else ""
-    click.echo(f"  tag {reference.version}, {human_bytes(pushed.size_bytes)}{already}{said}")
+    say(f"  tag {reference.version}, {human_bytes(pushed.size_bytes)}{already}{said}")
     if pushed.former and pushed.former != pushed.digest:
-        click.echo(f"  the tag was {pushed.former} before")
+        say(f"  the tag was {pushed.former} before")
 
 
 def _load(

@@ -11,6 +11,7 @@ import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.reading import check_text
+from pyc.commands.screen import say
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
 
@@ -60,7 +61,6 @@ def command(
     from pyc.runtime.artifact.program_only import require_weights
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.host.cache_folder import cache_directory
-    from pyc.runtime.text.printable import printable
 
     if html is None and (force or evaluation is not None):
         raise click.UsageError("--force and --eval are for --html")
@@ -89,7 +89,7 @@ def command(
         click.echo(json.dumps(_document(errors), indent=2))
         return
     for line in _lines(errors):
-        click.echo(printable(line))
+        say(line)
 
 
 def _tell(done: int, total: int) -> None:

@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from pyc.runtime.text.printable import printable
+
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 # Controls but newline and tab; overrides of the writing direction, which make a text read as another.
 _TAKES_OVER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -38,6 +40,12 @@ class Screen:
         if dim and self._has_colours:
             shown = f"{_DIM}{shown}{_PLAIN}"
         print(shown, end="", flush=True)
+
+
+def say(line: str) -> None:
+    """Print a line of what a command found, in which names of files and words of others have their control characters
+    escaped. Raises OSError."""
+    print(_spelt(printable(line), sys.stdout), flush=True)
 
 
 def tell(text: str) -> None:

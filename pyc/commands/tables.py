@@ -8,8 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 
-import click
-
+from pyc.commands.screen import say
 from pyc.runtime.text.printable import printable
 
 GAP = 2
@@ -26,7 +25,7 @@ def print_table(
     Text from files reaches the terminal with control characters escaped.
     """
     for line in plain_table(title, header, rows, right=right, width=terminal_width()):
-        click.echo(line)
+        say(line)
 
 
 def terminal_width() -> int | None:

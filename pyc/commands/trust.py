@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.days import DAY, require_to_come
+from pyc.commands.screen import say
 
 if TYPE_CHECKING:
     from datetime import date
@@ -65,9 +66,9 @@ def list_keys(as_json: bool) -> None:
         for key in keys:
             notes = [note for note in (policy.origin if key.raw in held else None, states[key.fingerprint]) if note]
             note = f"  ({'; '.join(notes)})" if notes else ""
-            click.echo(f"{key.fingerprint}  {key.text()}{note}")
+            say(f"{key.fingerprint}  {key.text()}{note}")
         for shown, refusal, _ in others:
-            click.echo(f"{shown}  ({refusal})")
+            say(f"{shown}  ({refusal})")
     if problems:
         raise ArtifactError("; ".join(problems))
 
@@ -105,7 +106,7 @@ def add_key(key: str, expires: "date | None") -> None:
     known = known_key(public.raw, policy)
     public = public.until(known.expires if known else None)  # of two last days the earlier stands
     until = f", until {public.expires}" if public.expires else ""
-    click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
+    say(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 
 
 @command.command("remove", short_help="Trust a key no longer.")
@@ -121,7 +122,7 @@ def remove_key(fingerprint: str) -> None:
 
     require_not_held(fingerprint, machine_policy())
     removed = remove_trusted(fingerprint)
-    click.echo(f"removed {fingerprint} {removed.comment if removed else '(its file was damaged)'}".rstrip())
+    say(f"removed {fingerprint} {removed.comment if removed else '(its file was damaged)'}".rstrip())
 
 
 @command.command("revoke", short_help="Never again run what a key signed, or an artifact.")
@@ -138,7 +139,7 @@ def revoke_subject(subject: str, reason: str) -> None:
     from pyc.runtime.artifact.trust.revocations import revoke
 
     found = revoke(_subject(subject), reason)
-    click.echo(f"{found.shown} is revoked {found}")
+    say(f"{found.shown} is revoked {found}")
 
 
 @command.command("restore", short_help="Undo a revocation here.")
@@ -156,7 +157,7 @@ def restore_subject(subject: str) -> None:
     if not is_bare_digest(subject) or os.path.isfile(subject):  # such as were revoked by what a file has stand so here
         subject = _subject(subject)
     require_not_revoked(subject, machine_policy())
-    click.echo(f"{restore(subject).shown} is revoked no more")
+    say(f"{restore(subject).shown} is revoked no more")
 
 
 @command.command("announce", short_help="Write a signed text about keys for other machines.")
@@ -231,9 +232,9 @@ def announce(
         write_whole(target.path, text, 0o644, replace=True)
     except OSError as error:
         raise ArtifactError(f"{target.path}: cannot be written: {error.strerror}") from error
-    click.echo(f"wrote {target.path}")
+    say(f"wrote {target.path}")
     for sent in (each for each in update.trust if each not in given):
-        click.echo(f"  key {sent.fingerprint} until {sent.expires}, its last day here")
+        say(f"  key {sent.fingerprint} until {sent.expires}, its last day here")
 
 
 @command.command("apply", short_help="Do what an announcement of a trusted key says.")
@@ -250,7 +251,7 @@ def apply(file: Path) -> None:
 
     update = parse_update(read_small_text(file, MAX_BYTES), str(file))
     for line in apply_update(update, str(file)) or ["nothing new"]:
-        click.echo(line)
+        say(line)
     if without := keys_without_effect(update):
         raise ArtifactError(f"{file}: applied, but {'; '.join(without)}")
 

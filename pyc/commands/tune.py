@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
+from pyc.commands.screen import say
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
 from pyc.runtime.text.counted import counted
@@ -57,7 +58,7 @@ def command(
     if artifact is None:
         forgotten = forget_distances()
         text = f"forgot {counted(forgotten, 'variant')} on {cpu_kind()}"
-        click.echo(json.dumps({"forgotten": forgotten}) if as_json else text)
+        say(json.dumps({"forgotten": forgotten}) if as_json else text)
         return
     require_keeping()
     with open_artifact(artifact) as opened:
@@ -75,8 +76,8 @@ def command(
         click.echo(json.dumps({"cpu": cpu_kind(), "isa": variant, "kept": str(kept), "findings": rows}, indent=2))
         return
     for finding in findings:
-        click.echo(_line(finding))
-    click.echo(f"kept for {variant} on {cpu_kind()} in {kept}")
+        say(_line(finding))
+    say(f"kept for {variant} on {cpu_kind()} in {kept}")
 
 
 def _require_large(opened: "Artifact") -> None:

@@ -105,6 +105,15 @@ def decide(
         return decision
 
 
+def require_not_revoked(artifact: Signed, home: Path | None = None) -> None:
+    """Raise UntrustedArtifactError for an artifact that was revoked on this machine, and TrustError where that cannot
+    be told."""
+    with deciding():
+        refusal = _revoked(artifact, machine_policy(home), home)
+    if refusal is not None:
+        raise refusal
+
+
 def _revoked(artifact: Signed, policy: Policy, home: Path | None) -> UntrustedArtifactError | None:
     digest = artifact.prelude.header_sha256.hex()
     if revocation := find_revocation(digest, home):

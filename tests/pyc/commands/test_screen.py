@@ -1,12 +1,15 @@
 """What is shown: no text takes over a terminal, and no terminal is too poor for a text."""
 
+import ast
 import errno
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
-from pyc.commands.screen import Screen, escape_controls, tell
+from pyc import commands
+from pyc.commands.screen import Screen, escape_controls, say, tell
 
 
 class FakeTerminal(io.TextIOWrapper):
@@ -62,3 +65,27 @@ def test_a_full_standard_error(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Full())
     tell("nobody sees it")
+
+
+def test_a_line_of_findings_has_no_controls(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
+    monkeypatch.setattr(sys, "stdout", stream)
+    say("a\x1b]0;owned\x07\u202e\n\u00e9")
+    assert stream.buffer.getvalue() == b"a\\x1b]0;owned\\x07\\u202e\\n\\xe9\n"
+
+
+def test_commands_print_lines_by_say():
+    """What else they print is JSON, a whole document, or has no word of others in it."""
+    for path in Path(commands.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "click.echo" and node.args:
+                (text, *_) = node.args
+                assert not isinstance(text, ast.JoinedStr), (path.name, node.lineno)
+
+
+@pytest.mark.parametrize("command", [("verify",), ("sign",), ("inspect",)], ids=" ".join)
+def test_a_name_of_a_file_does_not_take_over_a_terminal(command, pyc, make_artifact, tmp_path):
+    artifact = make_artifact().rename(tmp_path / "a\x1b]0;owned\x07\u202e\x9b31m.pyca")
+    code, out, err = pyc(*command, artifact)
+    assert code == 0 and all(letter.isprintable() or letter == "\n" for letter in out + err)
+    assert command == ("inspect",) or "a\\x1b]0;owned\\x07\\u202e\\x9b31m.pyca" in out

@@ -161,3 +161,27 @@ def test_a_key_is_not_made_for_a_day_that_is_past(machine, tmp_path):
     code, out, err = machine("builder", "keygen", "--expires", "2001-01-01")
     assert (code, out) == (2, "") and "2001-01-01 is past" in err
     assert not (tmp_path / "builder" / "keys").exists()
+
+
+@pytest.mark.parametrize("by", ["store", "policy"])
+def test_an_artifact_that_was_revoked_is_not_signed(by, pyc, make_artifact, key_home):
+    """One more signature could be the one that a machine lacks which does not know of the revocation."""
+    artifact = make_artifact()
+    if by == "store":
+        assert pyc("trust", "revoke", artifact, "--reason", "wrong tokenizer")[0] == 0
+    else:
+        digest = json.loads(pyc("verify", artifact, "--json")[1])["digest"]
+        (key_home / "policy.toml").write_text(f"revoked = ['{digest}']\n")
+    assert pyc("keygen", "--name", "qa")[0] == 0
+    code, out, err = pyc("sign", artifact, "--name", "qa")
+    assert (code, out) == (12, "") and "revoked" in err and err.count("\n") == 1
+    assert not os.path.exists(f"{artifact}.sig")
+
+
+def test_who_cannot_know_of_revocations_signs_and_is_told(pyc, make_artifact, key_home):
+    """As a job that brings its own key: the machine that runs the artifact has the last word."""
+    artifact = make_artifact()
+    (key_home / "policy.toml").write_text("nonsense")
+    code, out, err = pyc("sign", artifact)
+    assert code == 0 and out.startswith(f"{artifact}.sig: signed by key")
+    assert f"whether {artifact} was revoked here is not known: {key_home / 'policy.toml'}: not a trust policy" in err
