@@ -54,6 +54,7 @@ from pyc.runtime.executors.cpu.description import describe_program
 from pyc.runtime.executors.cpu.threads import default_threads
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.host.cache_folder import cache_directory
+from pyc.runtime.host.memory_file import memory_file
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -263,7 +264,7 @@ def _host_object(kernels: Mapping[str, tirx.PrimFunc], isa: Isa) -> bytes:
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
             compiled = tvm.tirx.build(tvm.IRModule(dict(kernels)), target)
         # No file on a disk: LLVM ends the process when one is full, and where a file may not grow as far.
-        with os.fdopen(os.memfd_create("kernels.o", os.MFD_CLOEXEC), "rb") as file:
+        with os.fdopen(memory_file("kernels.o"), "rb") as file:
             compiled.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
             return file.read()
     except (RuntimeError, ValueError, TypeError) as error:  # what errors of TVM are

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.temporary_files import create, lock, sweep, sync_folder, temporary_path
 
 BLOCK_BYTES = 8 << 20
@@ -144,7 +145,7 @@ class StagedFile:
         self.discard()
 
     def _failed(self, error: OSError) -> ArtifactError:
-        hint = "; free some space or choose another directory" if error.errno == errno.ENOSPC else ""
+        hint = "; free some space or choose another directory" if error.errno == errno.ENOSPC else limit_remedy(error)
         return ArtifactError(f"{self.path}: cannot be written: {error.strerror}{hint}")
 
     def _check_place(self, expected_bytes: int) -> None:

@@ -41,7 +41,7 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
     require_one_answer(trust, allow_unsigned)
     if not isinstance(artifact, Remote):
         raise click.UsageError(f"{artifact}: a file, expected a URL such as https://host/{_NAME}")
-    target = OutputFile(output_path(output or _name_of(artifact)), (), MAGIC, force=force)
+    target = OutputFile(output_path(_name_of(artifact) if output is None else output), (), MAGIC, force=force)
     target.check()
     policy = trust_of(trust) if trust is not None else None
     with open_artifact(artifact) as opened:

@@ -23,6 +23,7 @@ from blake3 import blake3
 from pyc.runtime.artifact.format import Chunk, payload_size
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.output_file import OutputFile
 
 READ_BYTES = 1 << 20
@@ -74,7 +75,7 @@ def pull_into(
             os.close(descriptor)
         _sync_folder(target.path.parent)
     except OSError as error:
-        raise ArtifactError(f"{part}: cannot be written: {error.strerror}") from error
+        raise ArtifactError(f"{part}: cannot be written: {error.strerror}{limit_remedy(error)}") from error
     return reused
 
 

@@ -13,6 +13,8 @@ import select
 from collections.abc import Callable
 
 from pyc.runtime.errors import ArtifactError, FetchError, RunError
+from pyc.runtime.host.limits import limit_remedy
+from pyc.runtime.host.memory_file import memory_file
 from pyc.runtime.host.turns import Turns
 from pyc.runtime.sources.local import HeldFile
 
@@ -34,9 +36,9 @@ class SequentialSource:
         self._process = os.getpid()
         self._error: ArtifactError | None = None
         try:
-            self._memory = os.memfd_create("pyc-stream", os.MFD_CLOEXEC)
+            self._memory = memory_file("pyc-stream")
         except OSError as error:
-            raise ArtifactError(f"{name}: no memory for it: {error.strerror}") from error
+            raise ArtifactError(f"{name}: {error.strerror}") from error
         self._view: memoryview | None = None
         if size_bytes is not None:
             self.expect(size_bytes)
@@ -52,7 +54,7 @@ class SequentialSource:
         try:
             os.ftruncate(self._memory, size_bytes)  # what has not come takes no memory
         except OSError as error:
-            raise ArtifactError(f"{self}: no memory for {size_bytes} bytes: {error.strerror}") from error
+            raise ArtifactError(f"{self}: {size_bytes} bytes cannot be kept in memory: {_reason(error)}") from error
 
     def __str__(self) -> str:
         return self._name
@@ -128,9 +130,14 @@ def _write(descriptor: int, data: memoryview, offset: int, name: str) -> None:
         try:
             count = os.pwrite(descriptor, data, offset)
         except OSError as error:
-            reason = "no memory" if error.errno in (errno.ENOSPC, errno.ENOMEM) else error.strerror
-            raise ArtifactError(f"{name}: cannot be kept in memory at byte {offset}: {reason}") from error
+            raise ArtifactError(f"{name}: cannot be kept in memory at byte {offset}: {_reason(error)}") from error
         data, offset = data[count:], offset + count
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.ENOMEM):
+        return "no memory"
+    return f"{error.strerror}{limit_remedy(error)}"
 
 
 def standard_input(descriptor: int = 0) -> SequentialSource:

@@ -18,6 +18,7 @@ import time
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.keys import SigningKey, is_signed, parse_public_key
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.memory_file import memory_file
 
 VARIABLE = "PYC_SIGNER"
 _KEPT_FROM_IT = (VARIABLE, "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE")
@@ -56,7 +57,10 @@ def external_key(command: str) -> SigningKey:
 
 def _run(words: list[str], message: bytes) -> bytes:
     """What the command prints. Raises ArtifactError, without the command's name."""
-    given = os.memfd_create("message", os.MFD_CLOEXEC)
+    try:
+        given = memory_file("message")
+    except OSError as error:
+        raise ArtifactError(f"cannot be run: {error.strerror}") from error
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_FROM_IT}
     try:
         os.write(given, message)

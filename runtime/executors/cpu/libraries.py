@@ -23,6 +23,8 @@ from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu.description import SYMBOL
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.host.forks import ForkSafeLock
+from pyc.runtime.host.limits import limit_remedy
+from pyc.runtime.host.memory_file import memory_file
 
 _FUNCTIONS = {
     "pyc_start": (ctypes.c_int64, [ctypes.c_int64]),
@@ -80,7 +82,7 @@ def load_bytes(name: str, data: bytes) -> MemoryLibrary:
     left.
     """
     _check_whole(data)
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = memory_file(name, os.MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)
         while view:
@@ -170,9 +172,8 @@ def _remedy(error: OSError) -> str:
     """What to do where the system, not the library, keeps it from loading; nothing otherwise."""
     if not os.path.isdir(_DESCRIPTORS):
         return f"; programs are loaded from {_DESCRIPTORS}, which is not there: mount /proc"
-    if error.errno == errno.EFBIG:
-        return "; the size of files is limited (ulimit -f) to less than its size: raise the limit"
-    return ""
+    remedy = limit_remedy(error)
+    return "" if remedy in str(error) else remedy
 
 
 def description_of(library: ctypes.CDLL) -> bytes:

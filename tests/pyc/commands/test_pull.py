@@ -280,6 +280,13 @@ def test_one_line(arguments, code, says, server, folder, pyc):
     assert err.count("\n") == 1 or code == 2
 
 
+def test_an_empty_name_is_none_to_write_to(server, folder, pyc):
+    """As from a variable that is not set: not the name that is taken where none is given."""
+    code, out, err = pyc("pull", f"{server.url}/m.pyca", "-o", "", "--allow-unsigned")
+    assert (code, out) == (8, "") and "the name of the file to write is empty" in err
+    assert not list(folder.iterdir())
+
+
 def test_a_url_is_verified_and_inspected(server, folder, pyc):
     code, out, err = pyc("verify", f"{server.url}/m.pyca", "--allow-unsigned")
     assert (code, out) == (0, "") or "intact, 947," in out + err
