@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import msgspec
@@ -16,12 +16,15 @@ import msgspec
 from pyc.passes.bundle.files import BundleFile
 from pyc.passes.bundle.oci import REFERENCE, layout_of, sized
 from pyc.passes.bundle.upload import Blob, Uploader
-from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.format import MAGIC
+from pyc.runtime.artifact.reader import Artifact, open_artifact
+from pyc.runtime.artifact.trust.decision import Packed
 from pyc.runtime.artifact.trust.keys import read_small_text
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
 from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.host.home import open_regular
 from pyc.runtime.sources.protocol import PATIENT
-from pyc.runtime.sources.registry import FILE_PATH, MANIFEST, SUFFIX
+from pyc.runtime.sources.registry import MANIFEST, SUFFIX, path_in
 from pyc.runtime.sources.registry_session import DIGEST, Reference, parse_reference
 
 NAME = "model.pyca"
@@ -41,10 +44,12 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be sent: the manifest, and all that it names."""
+    """What is to be sent: the manifest, and all that it names. `artifacts` are those of a layout, each whole: whether
+    they are trusted is the caller's matter."""
 
     manifest: bytes
     blobs: tuple[Blob, ...]
+    artifacts: tuple[Packed, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -110,25 +115,61 @@ class _Index(msgspec.Struct, frozen=True):
 
 def load_of_layout(folder: Path, tag: str = "") -> Load:
     """What is sent of an OCI image layout: the manifest that is called `tag` in it, or its only one, and all that it
-    names. Raises ArtifactError for a layout that is not whole."""
+    names. Raises ArtifactError for a layout, or an artifact in it, that is not whole.
+
+    An artifact is what is called one, or begins as one. What archives among the layers hold is not looked at: pyc runs
+    none of it out of a registry.
+    """
     index = _document(folder / "index.json", _Index)[1]
     found = [each for each in index.manifests if each.annotations.get(REFERENCE) == tag] or list(index.manifests)
     if len(found) != 1:
         names = ", ".join(sorted(each.annotations.get(REFERENCE, "?")[:60] for each in found)[:8])
         raise ArtifactError(f"{folder}: has {len(found)} manifests ({names}), expected one, or one called {tag}")
     text, manifest = _document(_blob_file(folder, found[0]), _Manifest, found[0].digest)
-    blobs = []
+    blobs, artifacts = [], []
     for descriptor in (manifest.config, *manifest.layers):
         path = _blob_file(folder, descriptor)
-        blob = BundleFile(descriptor.annotations.get(FILE_PATH, path.name), path)
+        blob = BundleFile(path_in(descriptor.annotations) or path.name, path)
+        is_artifact = _start(path) == MAGIC or blob.name.endswith(SUFFIX)
         try:
-            is_whole = f"sha256:{blob.sha256()}" == descriptor.digest and blob.size_bytes == descriptor.size
+            digest, packed = _verified(folder, blob, path, manifest) if is_artifact else (blob.sha256(), None)
+            is_whole = f"sha256:{digest}" == descriptor.digest and blob.size_bytes == descriptor.size
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
         if not is_whole:
             raise ArtifactError(f"{path}: has been altered ({blob.name}): its SHA-256 is another; bundle it again")
         blobs.append(Blob(descriptor.digest, descriptor.size, blob))
-    return Load(text, tuple(blobs))
+        artifacts += [packed] if packed is not None else []
+    return Load(text, tuple(blobs), tuple(artifacts))
+
+
+def _start(path: Path) -> bytes:
+    """The first bytes of a file, as many as MAGIC has. Raises ArtifactError."""
+    try:
+        with open_regular(path) as file:
+            return file.read(len(MAGIC))
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _verified(folder: Path, blob: BundleFile, path: Path, manifest: _Manifest) -> tuple[str, Packed | None]:
+    """The SHA-256 of an artifact in a layout, and what its signers are asked by, None where the digest is not that of
+    `path`, so that the layout is at fault. Raises ArtifactError for an artifact that is not whole itself."""
+    try:
+        with open_artifact(path, mode="pread") as opened:
+            digest = BundleFile(blob.name, opened).sha256()
+            beside = next((each for each in manifest.layers if path_in(each.annotations) == f"{blob.name}.sig"), None)
+            packed = Packed(
+                folder / (PurePosixPath(blob.name).name or path.name),
+                opened.prelude,
+                opened.signature,
+                None if beside is None else _blob_file(folder, beside),
+            )
+            return digest, packed
+    except ArtifactError:
+        if (digest := blob.sha256()) == path.name:
+            raise
+        return digest, None
 
 
 def _blob_file(folder: Path, descriptor: _Descriptor) -> Path:

@@ -15,6 +15,7 @@ from pyc.commands.transfer_progress import TransferProgress
 
 if TYPE_CHECKING:
     from pyc.passes.bundle.push import Load
+    from pyc.runtime.artifact.trust.policy import Policy
 
 
 @click.command("push")
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 def command(artifact: Path, url: str, trust: str | None, allow_unsigned: bool) -> None:
     """Send ARTIFACT to an OCI registry, where `pyc pull` and `pyc run` take it from.
 
-    ARTIFACT is a file, whose bytes and signature are checked before anything is sent and whose .sig goes with it, or a
-    folder that `pyc bundle --format oci` wrote. What the registry has already is not sent again, and what breaks off
-    goes on where it did. The tag is set last: until then it means what it meant before.
+    ARTIFACT is a file, whose .sig goes with it, or a folder that `pyc bundle --format oci` wrote. Before anything is
+    sent every byte is checked, and who signed the file, or each artifact in the folder, by its name in there. What the
+    registry has already is not sent again, and what breaks off goes on where it did. The tag is set last: until then it
+    means what it meant before.
 
     Prints the digest, by which the same bytes can be had whatever becomes of the tag.
     """
@@ -62,10 +64,27 @@ def _load(
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.policy import trust_of
 
-    if os.path.isfile(artifact / "index.json"):  # also where it is no name that a file can have
-        return load_of_layout(artifact, tag), ""
     keep_blas_small()
     policy = trust_of(trust) if trust is not None else None
+    if os.path.isfile(artifact / "index.json"):  # also where it is no name that a file can have
+        load = load_of_layout(artifact, tag)
+        return load, f", {_signers_in(artifact, load, policy, allow_unsigned)}"
     opened = stack.enter_context(open_artifact(artifact, mode="pread"))
     signer = signers_of(opened, policy, allow_unsigned)
     return load_of_artifact(artifact, opened), f", {signer}"
+
+
+def _signers_in(layout: Path, load: "Load", policy: "Policy | None", allow_unsigned: bool) -> str:
+    """Who signed each artifact in a layout, in words. Raises as `signers_of`, and ArtifactError where the user asks for
+    a signature and there is nothing that has one."""
+    from pyc.runtime.errors import ArtifactError
+
+    if not load.artifacts and policy is not None:
+        raise ArtifactError(
+            f"{layout}: has no artifact of pyc among its layers, expected one that --trust can be asked of; push a "
+            "folder that `pyc bundle --format oci` wrote, or leave --trust out"
+        )
+    signers = {each.path.name: signers_of(each, policy, allow_unsigned) for each in load.artifacts}
+    if len(signers) < 2:
+        return next(iter(signers.values()), "no artifact of pyc in it, so no signature was asked for")
+    return "; ".join(f"{name} {signer}" for name, signer in signers.items())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from pyc.runtime.artifact.reader import Artifact
+    from pyc.runtime.artifact.trust.decision import Signed
     from pyc.runtime.artifact.trust.policy import Policy
 
 
@@ -27,7 +27,7 @@ def require_one_answer(trust: str | None, allow_unsigned: bool) -> None:
         raise click.UsageError("give --trust or --allow-unsigned, not both")
 
 
-def signers_of(opened: "Artifact", policy: "Policy | None", allow_unsigned: bool) -> str:
+def signers_of(opened: "Signed", policy: "Policy | None", allow_unsigned: bool) -> str:
     """Who signed it, in words. Raises UnsignedArtifactError and UntrustedArtifactError."""
     from pyc.runtime.artifact.trust.decision import require_trusted
     from pyc.runtime.artifact.trust.keys import PublicKey

@@ -7,6 +7,7 @@ a machine takes what it needs of it. Signatures and digests are the artifact's o
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 
@@ -57,8 +58,8 @@ def open_beside(url: str, suffix: str) -> HttpSource | None:
     reference = parse_reference(url)
     session = RegistrySession(reference)
     layers = _layers(session)
-    wanted = _path(_artifact(reference, layers)) + suffix
-    found = next((layer for layer in layers if _path(layer) == wanted), None)
+    wanted = path_in(_artifact(reference, layers).annotations) + suffix
+    found = next((layer for layer in layers if path_in(layer.annotations) == wanted), None)
     return None if found is None else _blob(session, _checked(reference, found))
 
 
@@ -108,7 +109,7 @@ def _require_digest(source: HttpSource, layer: _Descriptor) -> None:
 
 def _artifact(reference: Reference, layers: tuple[_Descriptor, ...]) -> _Descriptor:
     """The layer that is an artifact. Raises ArtifactError."""
-    found = [layer for layer in layers if _path(layer).endswith(SUFFIX)]
+    found = [layer for layer in layers if path_in(layer.annotations).endswith(SUFFIX)]
     if len(found) != 1:
         raise ArtifactError(
             f"{reference.url('manifests', reference.version)}: its manifest has {len(found)} files *{SUFFIX}, "
@@ -143,5 +144,6 @@ def _manifest(session: RegistrySession, version: str) -> _Manifest:
         raise ArtifactError(f"{url}: no manifest of OCI: {str(error)[:200]}") from error
 
 
-def _path(layer: _Descriptor) -> str:
-    return layer.annotations.get(FILE_PATH) or layer.annotations.get(TITLE) or ""
+def path_in(annotations: Mapping[str, str]) -> str:
+    """The path of a layer's file, as its annotations tell it; "" where they do not."""
+    return annotations.get(FILE_PATH) or annotations.get(TITLE) or ""

@@ -14,7 +14,7 @@ from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
 from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
 from pyc.runtime.artifact.trust.revocations import find_revocation
-from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signatures
+from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signature_file, read_signatures
 from pyc.runtime.errors import ArtifactError, TrustError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.host.home import NO_HOME, find_home_directory
 from pyc.runtime.sources.places import Place
@@ -27,9 +27,31 @@ _MOST_OFFERED = 4
 class Signed(Protocol):
     """What is decided on: an open artifact, whose own signature, if it has one, was found right."""
 
-    path: Place
+    @property
+    def path(self) -> Place:
+        """Where it is; its last part is the name that rules of a policy know it by."""
+        ...
+
+    @property
+    def prelude(self) -> Prelude:
+        """What its signatures are over."""
+        ...
+
+    @property
+    def signature(self) -> SignatureRecord | None:
+        """The one inside."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An artifact among the files of something else, as the layers of an image are. `path` ends with the name that it
+    has in there, and is no file; `signatures` is the file of its further signatures, None: it has none."""
+
+    path: Path
     prelude: Prelude
     signature: SignatureRecord | None
+    signatures: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +157,7 @@ def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None =
         seen.add(artifact.signature.public_key)
         yield _judged(artifact.signature, policy, rule, home)
     wrong: dict[bytes, PublicKey] = {}
-    for record in read_signatures(artifact.path):
+    for record in _further_signatures(artifact):
         if record.public_key in seen:
             continue
         if is_signed(record, message):
@@ -147,6 +169,13 @@ def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None =
     for raw, key in wrong.items():
         if raw not in seen:
             yield Signer(key, f"signed other bytes than these ({place})")
+
+
+def _further_signatures(artifact: Signed) -> tuple[SignatureRecord, ...]:
+    """Those that are not in the artifact. Raises ArtifactError."""
+    if isinstance(artifact, Packed):
+        return () if artifact.signatures is None else read_signature_file(artifact.signatures)
+    return read_signatures(artifact.path)
 
 
 def _judged(record: SignatureRecord, policy: Policy, rule: Rule, home: Path | None) -> Signer:

@@ -39,11 +39,14 @@ def read_signatures(artifact: Place) -> tuple[SignatureRecord, ...]:
     cannot be had now.
     """
     if isinstance(artifact, Remote):
-        text, where = _fetched(artifact), f"{artifact}{SUFFIX}"
-    else:
-        path = signature_file(artifact)
-        text, where = read_small_text(path, MAX_FILE_BYTES) if os.path.lexists(path) else "", str(path)
-    return tuple(_records(text, where))
+        return tuple(_records(_fetched(artifact), f"{artifact}{SUFFIX}"))
+    path = signature_file(artifact)
+    return read_signature_file(path) if os.path.lexists(path) else ()
+
+
+def read_signature_file(path: Path) -> tuple[SignatureRecord, ...]:
+    """The signatures in a file, whatever it is called. Raises ArtifactError."""
+    return tuple(_records(read_small_text(path, MAX_FILE_BYTES), str(path)))
 
 
 def add_signature(artifact: Path, record: SignatureRecord) -> Path:
