@@ -22,6 +22,7 @@ from click.shell_completion import shell_complete
 from pyc import __version__, signals
 from pyc.runtime.errors import PycError
 from pyc.runtime.host.extras import interruption, missing_extra
+from pyc.runtime.host.native_modules import unloadable_remedy
 from pyc.runtime.sources.places import without_credentials
 from pyc.runtime.text.printable import printable
 
@@ -211,12 +212,12 @@ def _is_ours(module: str | None) -> bool:
 
 
 def _unloadable(error: ImportError | SystemError) -> str:
-    """What to say of a package that is there and cannot be loaded: too little memory, say, or half an installation."""
+    """What to say of a package that is there and cannot be loaded: its file system is noexec, say, or memory short."""
     cause: BaseException = error
     while cause.__cause__ or cause.__context__:
         cause = cause.__cause__ or cause.__context__ or cause
     reason = str(cause).strip().partition("\n")[0]
-    return f"a package cannot be loaded: {reason}; there is too little memory, or its installation is broken"
+    return f"a package cannot be loaded: {reason}; {unloadable_remedy(error)}"
 
 
 def _line(text: str) -> str:

@@ -14,6 +14,7 @@ from pyc.runtime.executors.onnx.process_end import keep_in_children, running
 from pyc.runtime.executors.onnx.program import Graph, Initializer
 from pyc.runtime.executors.protocol import Provider
 from pyc.runtime.host.extras import install_line, interruption
+from pyc.runtime.host.native_modules import unloadable_remedy
 
 _BF16 = 16
 """ONNX's number of that type, which numpy lacks."""
@@ -43,8 +44,8 @@ class Engine:
             if interrupted := interruption(error):
                 raise interrupted from None
             raise RunError(
-                f"backend onnx: the package onnxruntime cannot be loaded: {_first_line(error)}; there is too little "
-                "memory, or its installation is broken"
+                f"backend onnx: the package onnxruntime cannot be loaded: {_first_line(error)}; "
+                f"{unloadable_remedy(error)}"
             ) from error
         self._ort: Any = onnxruntime
         self._threads = threads
