@@ -19,7 +19,7 @@ from pathlib import Path
 from pyc.runtime.artifact.trust.counting_keys import effect_of_new_key
 from pyc.runtime.artifact.trust.external_signer import VARIABLE as SIGNER_VARIABLE
 from pyc.runtime.artifact.trust.external_signer import external_key
-from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, why_not
+from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, why_not, with_last_day
 from pyc.runtime.artifact.trust.keys import (
     BYTE_ORDER_MARK,
     KEY_TYPE,
@@ -59,12 +59,13 @@ class ChosenKey:
 def choose_key(
     name: str = "default", file: str | os.PathLike[str] | None = None, *, create: bool = True, home: Path | None = None
 ) -> ChosenKey:
-    """Return the key that signs, `name` being that of the key store. Raises ArtifactError.
+    """Return the key that signs, `name` being that of the key store, with the earliest last day that is known of it
+    here. Raises ArtifactError.
 
     Without `create`, a key that the store lacks is an error.
     """
-    chosen = _chosen(name, file, create=create, home=home)
-    if refusal := _why_not(chosen, home):
+    chosen = _with_last_day(_chosen(name, file, create=create, home=home), home)
+    if refusal := _why_not(chosen.key.public, home):
         where = chosen.file or f"key {chosen.key.public.fingerprint}"
         raise ArtifactError(
             f"{where}: {refusal}, so nobody would trust what it signs; make another with `pyc keygen --name NEW`, and "
@@ -94,9 +95,10 @@ def _chosen(name: str, file: str | os.PathLike[str] | None, *, create: bool, hom
     return ChosenKey(signing_key(name, create=False, home=home), place, is_new)
 
 
-def _why_not(chosen: ChosenKey, home: Path | None) -> str | None:
-    """Why what a key signs counts for nobody, as far as that is known here: a store that cannot be read stops no job
-    that brings its own key. Raises ArtifactError for a public half of pyc's beside its file that cannot be read."""
+def _with_last_day(chosen: ChosenKey, home: Path | None) -> ChosenKey:
+    """The key with the earliest of the last days that its line, a public half of pyc's beside its file, and this
+    machine tell. A store that cannot be read stops no job that brings its own key. Raises ArtifactError for a public
+    half that cannot be read."""
     public = chosen.key.public
     known: list[PublicKey | None] = [public]
     if chosen.file is not None:
@@ -107,6 +109,13 @@ def _why_not(chosen: ChosenKey, home: Path | None) -> str | None:
             known.append(read_public_key(beside))
     days = [key.expires for key in known if key is not None and key.raw == public.raw and key.expires is not None]
     public = replace(public, expires=min(days, default=None))
+    with suppress(ArtifactError):
+        public = with_last_day(public, home)
+    return replace(chosen, key=replace(chosen.key, public=public))
+
+
+def _why_not(public: PublicKey, home: Path | None) -> str | None:
+    """Why what a key signs counts for nobody, as far as that is known here."""
     try:
         return why_not(public, home)
     except ArtifactError:

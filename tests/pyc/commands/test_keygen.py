@@ -1,12 +1,14 @@
 """`pyc keygen`: makes a trusted key once, and never replaces one."""
 
 import stat
+from datetime import timedelta
 
 import pytest
 
 from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
-from pyc.runtime.artifact.trust.keys import PublicKey, parse_public_key
+from pyc.runtime.artifact.trust.keys import PublicKey, parse_public_key, today_utc
+from pyc.runtime.artifact.trust.last_days import set_last_day
 
 
 def test_a_new_key(pyc, key_home):
@@ -97,6 +99,19 @@ def test_the_public_half(pyc, key_home, tmp_path, monkeypatch):
     _, other, _ = pyc("keygen", "-o", tmp_path / "ci.key")
     monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(tmp_path / "ci.key"))
     assert pyc("keygen", "--public") == (0, other, "")
+
+
+@pytest.mark.parametrize("told", ["announced", "beside"])
+def test_the_public_half_tells_the_last_day_that_is_known_here(told, pyc, key_home, tmp_path):
+    """Who takes its line would have the key for ever."""
+    _, line, _ = pyc("keygen", "-o", tmp_path / "ci.pem")
+    key, day = parse_public_key(line), today_utc() + timedelta(30)
+    if told == "announced":
+        set_last_day(key.fingerprint, day)
+    else:
+        (tmp_path / "ci.pub").write_text(f"{PublicKey(key.raw, 'ci', day).text()}\n")
+    code, out, err = pyc("keygen", "--public", "--key", tmp_path / "ci.pem")
+    assert (code, err) == (0, "") and parse_public_key(out) == PublicKey(key.raw, "ci", day)
 
 
 @pytest.mark.parametrize("arguments", [["--key", "x"], ["--public", "-o", "x"]])
