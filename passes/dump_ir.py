@@ -21,7 +21,10 @@ class IrDump:
     """Writes what a module is after each pass into a folder."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Make the folder, or empty it of former dumps. Raises ArtifactError when there is something else in it."""
+        """Make the folder, or empty it of former dumps. Raises ArtifactError when there is something else in it, or its
+        name is empty."""
+        if not os.fspath(folder):  # abspath takes it for the current one
+            raise ArtifactError("dump_ir: the name of the folder to write is empty; give one")
         self._folder = Path(os.path.abspath(folder))
         self._count = 0
         try:

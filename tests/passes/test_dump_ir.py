@@ -63,6 +63,15 @@ def test_a_full_disk_names_the_file(module, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["00-ingest.ir"]
 
 
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
+    """As of a variable that is not set; the former dumps there would go."""
+    (tmp_path / "00-ingest.ir").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError, match="the name of the folder to write is empty"):
+        IrDump("")
+    assert (tmp_path / "00-ingest.ir").exists()
+
+
 def test_what_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match=r"dump_ir: .*file: .*; name a folder that can be made"):
