@@ -149,7 +149,8 @@ class Module:
     """Graph, weights and what the artifact says of the model.
 
     `files` are carried into the artifact as they are (tokenizer, chat template); `sources` are the files whose
-    digests provenance records; `passes` is the log of what ran.
+    digests provenance records; `passes` is the log of what ran; `truncation`: an encoder's texts are cut as the
+    carried tokenizer.json says.
     """
 
     graph: Graph
@@ -160,6 +161,7 @@ class Module:
     sources: tuple[SourcePath, ...] = ()
     passes: tuple[PassRecord, ...] = ()
     prefix: Prefix | None = None
+    truncation: bool = False
 
     @property
     def usable_context(self) -> int:

@@ -22,10 +22,13 @@ from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
 from pyc.models.quantized.checkpoint import with_weights, without_method
 from pyc.models.sentence import read_sentence_config, require_no_pooling
+from pyc.models.text_length import cut_of, is_default
 from pyc.models.tied_head import tied_head
 from pyc.models.tokenizer_checks import check_room, check_tokenizer
 from pyc.runtime.artifact.format import KvCache, KvDtype, ModelInfo
 from pyc.runtime.errors import IngestError
+from pyc.runtime.text.special_tokens import TOKENIZER
+from pyc.runtime.text.text_cut import with_text_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ def load_model(
     *,
     base_dir: Path,
     context: int | None = None,
+    text_tokens: int | None = None,
     virtual_tokens: int = 0,
     max_sequences: int = 1,
     kv_dtype: KvDtype = "f16",
@@ -86,7 +90,7 @@ def load_model(
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
     Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says), to which
-    a decoder's `virtual_tokens` come where it is given;
+    a decoder's `virtual_tokens` come where it is given; of a text an encoder reads `text_tokens` (None: as many);
     `max_sequences` run at once; `block_tokens` positions make a block of the key-value cache. What was read stays
     open in `files`; without them nothing does. A tokenizer whose trial is in `cache` is not tried again.
     Raises IngestError when the checkpoint is malformed or not supported.
@@ -97,6 +101,7 @@ def load_model(
                 reference,
                 base_dir=base_dir,
                 context=context,
+                text_tokens=text_tokens,
                 virtual_tokens=virtual_tokens,
                 max_sequences=max_sequences,
                 kv_dtype=kv_dtype,
@@ -108,7 +113,12 @@ def load_model(
     checkpoint = with_weights(open_checkpoint(reference, base_dir, files))
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
-        return _load_encoder(checkpoint, context, max_sequences, cache)
+        return _load_encoder(checkpoint, context, text_tokens, max_sequences, cache)
+    if text_tokens is not None:
+        raise IngestError(
+            f"{checkpoint.label}: shapes.text_tokens is {text_tokens}, expected null: only texts of encoders are cut, "
+            "and this is a decoder; remove it"
+        )
     block_tokens = block_tokens or BLOCK_TOKENS
     return _load_decoder(
         checkpoint, architecture.decoder, context, virtual_tokens, max_sequences, kv_dtype, block_tokens, cache
@@ -152,10 +162,15 @@ def _load_decoder(
     return _with_files(module, checkpoint, (), cache)
 
 
-def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: int, cache: Cache) -> Module:
+def _load_encoder(
+    checkpoint: Checkpoint, context: int | None, text_tokens: int | None, max_sequences: int, cache: Cache
+) -> Module:
     config = bert.read_config(checkpoint.config, checkpoint.label)
     sentence = read_sentence_config(checkpoint.directory, config.hidden_size)
-    default = min(config.positions, sentence.max_tokens or config.positions)
+    label = checkpoint.label
+    own = min(config.positions, sentence.max_tokens or config.positions)
+    chosen = _context(context, own, config.positions, label)
+    cut = cut_of(text_tokens, chosen, own, sentence.side, label, checkpoint.directory.files)
     expected = bert.weight_shapes(config)
     sources = match_tensors(checkpoint, expected, bert.NAME_RULES)
     info = ModelInfo(
@@ -163,14 +178,19 @@ def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: in
         kind="encoder",
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        context=_context(context, default, config.positions, checkpoint.label),
+        context=chosen,
         max_sequences=max_sequences,
         kv_cache=None,
         pooling=sentence.pooling,
     )
     graph = bert.build_encoder(config, expected, sentence.pooling)
     module = Module(graph, {name: sources[name] for name in graph.weight_names()}, info)
-    return _with_files(module, checkpoint, sentence.files, cache)
+    module = _with_files(module, checkpoint, sentence.files, cache)
+    check_room(dict(module.files), cut.max_length, label)
+    if is_default(cut, chosen) or all(name != TOKENIZER for name, _ in module.files):
+        return module
+    files = ((name, with_text_cut(data, cut) if name == TOKENIZER else data) for name, data in module.files)
+    return replace(module, files=tuple(files), truncation=True)
 
 
 def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], cache: Cache) -> Module:
@@ -184,9 +204,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
     label, opened = checkpoint.label, checkpoint.directory.files
     check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, label, opened, cache)
-    if module.info.kind == "encoder":
-        check_room(dict(files), module.info.context, label)
-    else:
+    if module.info.kind == "decoder":
         check_chat_templates(dict((*files, (CONFIG, config))), label, opened)
     return Module(
         graph=module.graph,

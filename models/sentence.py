@@ -4,7 +4,8 @@ modules.json lists Transformer, Pooling and perhaps Normalize. A checkpoint with
 and not normalised, which is what sentence-transformers does with a plain encoder, with a warning: the model may want
 another pooling, and was copied without the files that say so. Where sentence_bert_config.json has
 no `max_seq_length`, as sentence-transformers 6 writes it, the tokenizer's `model_max_length` counts. It also counts
-where modules.json is missing: sentence-transformers reads sentence_bert_config.json as a part of a module.
+where modules.json is missing: sentence-transformers reads sentence_bert_config.json as a part of a module. What is too
+long loses its end, or its beginning where the tokenizer's files or arguments (sentence_arguments.py) say so.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from msgspec import Struct
 
 from pyc.models.files import Directory
 from pyc.models.messages import quoted, shown
-from pyc.models.tokenizer_files import read_longest_text, read_tokenizer_config
+from pyc.models.sentence_arguments import ArgumentFields, read_arguments
+from pyc.models.tokenizer_files import Side, read_longest_text, read_tokenizer_config, read_truncation_side
 from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
 
 logger = logging.getLogger(__name__)
 
 MODULES = "modules.json"
+CONFIG = "config.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
@@ -64,12 +67,15 @@ class _Calls(Struct, frozen=True):
     text: dict[str, object] | None = None
 
 
-class _SentenceFile(Struct, frozen=True):
+class _SentenceFile(ArgumentFields, frozen=True):
     max_seq_length: int | None = None
     do_lower_case: bool | None = None
     transformer_task: str | None = None
     modality_config: dict[str, _Modality] | None = None
     processing_kwargs: _Calls | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    query_expansion: object = None
 
 
 class _PromptFile(Struct, frozen=True):
@@ -80,10 +86,12 @@ class _PromptFile(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SentenceConfig:
-    """Pooling, the longest text in tokens (None: as the model has positions), and the files that said so."""
+    """Pooling, the longest text in tokens (None: as the model has positions), the end that longer ones lose, and the
+    files that said so."""
 
     pooling: Pooling
     max_tokens: int | None
+    side: Side
     files: tuple[str, ...]
 
 
@@ -107,14 +115,20 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
         raise IngestError(f"{where}: {SENTENCE_CONFIG}: max_seq_length is {settings.max_seq_length}")
     _check_output(settings, f"{where}: {SENTENCE_CONFIG}")
     _check_calls(settings, f"{where}: {SENTENCE_CONFIG}")
+    _check_kinds_of_texts(settings, f"{where}: {SENTENCE_CONFIG}")
+    config = directory.parse(CONFIG, dict[str, object]) or {}
+    arguments = read_arguments(settings, config, f"{where}: {SENTENCE_CONFIG}")
     if prompts.truncate_dim is not None and not prompts.truncate_dim >= features:
         raise IngestError(
             f"{where}: {PROMPTS}: truncate_dim is {prompts.truncate_dim}, expected none: vectors keep all {features} "
             "numbers; remove it, and cut the vectors where they are used"
         )
-    longest = settings.max_seq_length
+    longest, side = settings.max_seq_length, read_truncation_side(directory)
     if longest is None or modules is None:
         longest = read_longest_text(directory)
+    if modules is not None:
+        side = arguments.side or side
+        longest = arguments.length if arguments.has_length else longest
     files = (MODULES, SENTENCE_CONFIG, PROMPTS)
     if modules is None:
         directory.files.warn(
@@ -123,7 +137,7 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
             "its 1_Pooling folder beside the weights",
             where, MODULES,
         )  # fmt: skip
-        return SentenceConfig(Pooling("mean", False), longest, files)
+        return SentenceConfig(Pooling("mean", False), longest, side, files)
     kinds = [entry.type.rsplit(".", 1)[-1] for entry in modules]
     for kind in kinds:
         if kind not in _SUPPORTED:
@@ -141,7 +155,7 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
         )
     pooling_file = f"{modules[1].path}/config.json"
     mode = _mode(directory.parse(pooling_file, _PoolingFile), f"{where}: {pooling_file}")
-    return SentenceConfig(Pooling(mode, len(kinds) == 3), longest, (*files, pooling_file))
+    return SentenceConfig(Pooling(mode, len(kinds) == 3), longest, side, (*files, pooling_file))
 
 
 def _check_output(settings: _SentenceFile, where: str) -> None:
@@ -179,6 +193,17 @@ def _check_calls(settings: _SentenceFile, where: str) -> None:
                     f"{where}: processing_kwargs.{kind}.{shown(name)} is {shown(repr(value))}, expected none; remove "
                     "it (max_seq_length says how long a text may be), or embed with sentence-transformers"
                 )
+
+
+def _check_kinds_of_texts(settings: _SentenceFile, where: str) -> None:
+    """Raise IngestError where queries and documents are read otherwise than other texts."""
+    for name in ("query_length", "document_length", "query_expansion"):
+        value = getattr(settings, name)
+        if value is not None:
+            raise IngestError(
+                f"{where}: {name} is {shown(repr(value))}, expected none: all texts are read alike; remove it, or "
+                "embed with sentence-transformers"
+            )
 
 
 def _mode(file: _PoolingFile | None, where: str) -> Literal["mean", "cls"]:

@@ -155,17 +155,17 @@ def _warn_of_normalizer(flags: _Flags, content: bytes, where: str, files: Source
             )  # fmt: skip
 
 
-def check_room(files: Mapping[str, bytes], context: int, where: str) -> None:
-    """Raise IngestError when an encoder that reads `context` tokens of a text reads only special tokens."""
+def check_room(files: Mapping[str, bytes], tokens: int, where: str) -> None:
+    """Raise IngestError when an encoder that reads `tokens` tokens of a text reads only special tokens."""
     content = files.get(TOKENIZER)
     if content is None:
         return
     added = Tokenizer(content).added_tokens
-    if context <= added:
+    if tokens <= added:
         raise IngestError(
-            f"{where}: the longest text in tokens is {context}, expected at least {added + 1}: {TOKENIZER} adds "
+            f"{where}: the longest text in tokens is {tokens}, expected at least {added + 1}: {TOKENIZER} adds "
             f"{added} special ones; raise max_seq_length in sentence_bert_config.json, model_max_length in {CONFIG} or "
-            "shapes.context, whichever set it"
+            "shapes.context or shapes.text_tokens, whichever set it"
         )
 
 

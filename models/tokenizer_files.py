@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 from msgspec import Struct
 
@@ -22,11 +23,27 @@ FILES = (*_CARRIED, added_tokens.FILE, DEFAULT_FILE, TEMPLATE_JSON)
 """Every file that `read_tokenizer_files` may read, but for those of `chat_templates.template_files`."""
 
 
+Side = Literal["left", "right"]
+"""The end of a text that goes where the text is too long."""
+
+
 class TokenizerConfig(Struct, frozen=True):
     """The fields of tokenizer_config.json that a build reads."""
 
     chat_template: Templates = None
     do_lower_case: bool | None = None
+
+
+class _SideFile(Struct, frozen=True):
+    truncation_side: Side | None = None
+
+
+class _Truncation(Struct, frozen=True):
+    direction: str = "Right"
+
+
+class _TruncationFile(Struct, frozen=True):
+    truncation: _Truncation | None = None
 
 
 class _LengthFile(Struct, frozen=True):
@@ -77,11 +94,27 @@ def read_longest_text(directory: Directory) -> int | None:
     name, length = "model_max_length", file.model_max_length
     if length is None:
         name, length = "max_len", file.max_len
+    return checked_length(length, f"{directory.label}: {CONFIG}: {name}")
+
+
+def checked_length(length: int | float | None, what: str) -> int | None:
+    """Return a length in tokens, None for none. Raises IngestError, which begins with `what` it is."""
     if length is None:
         return None
-    if length < 1 or length != int(length):
+    if not length >= 1 or length != int(length):
         raise IngestError(
-            f"{directory.label}: {CONFIG}: {name} is {length}, expected a whole number of at least 1; correct it, or "
+            f"{what} is {length}, expected a whole number of at least 1; correct it, or "
             "leave it out for as long as the model has positions"
         )
     return int(length)
+
+
+def read_truncation_side(directory: Directory) -> Side:
+    """Return the end that texts lose: by tokenizer_config.json, else by tokenizer.json, as in transformers."""
+    file = directory.parse(CONFIG, _SideFile)
+    if file is not None and file.truncation_side is not None:
+        return file.truncation_side
+    if b'"Left"' not in (directory.read(TOKENIZER) or b""):  # most files need not be parsed for it
+        return "right"
+    document = directory.parse(TOKENIZER, _TruncationFile) or _TruncationFile()
+    return "left" if document.truncation is not None and document.truncation.direction == "Left" else "right"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
+from pyc.models.catalog import load_model
 from pyc.passes.build import BuildEvent, BuildResult, build, log_note, parse
 from pyc.passes.build_arguments import check_flags, check_overrides, check_path, check_progress, check_source
 from pyc.passes.build_source import names_model
@@ -21,6 +24,8 @@ from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.errors import LowerError, RecipeError
+
+logger = logging.getLogger(__name__)
 
 
 def attach(
@@ -70,8 +75,9 @@ def attach(
 def recipe_for(checkpoint: str, program: Artifact, overrides: Sequence[str] = ()) -> Recipe:
     """Return the recipe by which `program` was built, of another checkpoint, and without adapters.
 
-    Raises RecipeError where it reads files that this machine may not have: the text of a gate or of a calibration, or
-    its importance matrix.
+    An encoder's texts are cut where the checkpoint says; a program that takes fewer tokens is warned of.
+    Raises IngestError as `build` does, and RecipeError where the recipe reads files that this machine may not have: the
+    text of a gate or of a calibration, or its importance matrix.
     """
     try:
         document = json.loads(program.header.provenance.recipe)
@@ -81,11 +87,30 @@ def recipe_for(checkpoint: str, program: Artifact, overrides: Sequence[str] = ()
             "quantize.calibration.imatrix": document["quantize"]["calibration"].get("imatrix"),
         }
         artifact = {**document["artifact"], "path": None, "key": "default"}
+        shapes = dict(document["shapes"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecipeError(f"{program.path}: its recipe cannot be read; give a recipe of your own") from error
     for name, value in named.items():
         if value is not None:
             raise RecipeError(f"{program.path}: its recipe has {name}, a file beside it; give the recipe itself")
     model = reference_from(checkpoint, Path())
-    wanted = {**document, "model": model, "adapters": [], "merge": None, "artifact": artifact}
+    if program.header.model.kind == "encoder":
+        shapes |= _text_shapes(model, program.header.model.context, str(program.path))
+    wanted = {**document, "model": model, "adapters": [], "merge": None, "artifact": artifact, "shapes": shapes}
     return recipe_from(wanted, check_overrides(overrides), name=name_of(checkpoint))
+
+
+def _text_shapes(model: str, context: int, program: str) -> dict[str, int | None]:
+    """Return the sizes with which a checkpoint's texts are cut where it says, by a program for `context` tokens."""
+    with SourceFiles(is_quiet=True) as files:  # they are read again behind this
+        own = load_model(model, base_dir=Path(), files=files).info.context
+    if own == context:
+        return {"text_tokens": None}
+    if own > context:
+        logger.warning(
+            "%s: texts are cut at the %d tokens that %s is compiled for, and the checkpoint reads %d; vectors of "
+            "longer texts are others than those of sentence-transformers; for equal ones build a program with "
+            "shapes.context=%d",
+            model, context, program, own, own,
+        )  # fmt: skip
+    return {"context": context, "text_tokens": own if own < context else None}

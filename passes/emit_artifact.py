@@ -22,7 +22,7 @@ from pyc.compiler.recipe.types import Recipe
 from pyc.passes.emit_programs import ProgramCompiler, ProgramSource, compilers_of
 from pyc.passes.jobs.job import JobExecutor, WeightJob, weight_jobs
 from pyc.passes.lower import Lowered, Weight
-from pyc.runtime.artifact.format import KV_CACHE_FP8, KV_PREFIX, Program, Provenance, SourceFile, Tool
+from pyc.runtime.artifact.format import KV_CACHE_FP8, KV_PREFIX, TRUNCATION, Program, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.host.output_file import OutputFile
 
@@ -96,7 +96,7 @@ def emit_artifact(
             programs=tuple(programs),
             provenance=provenance_of(lowered, recipe, files, compiler.tools()),
             signing_key=signing_key,
-            requires=features_of(module),
+            requires=(*features_of(module), *((TRUNCATION,) if module.truncation else ())),
             accept=accept,
         )
 
@@ -109,7 +109,7 @@ def prefix_shape(module: Module) -> tuple[int, ...]:
 
 
 def features_of(module: Module) -> tuple[str, ...]:
-    """Return what a reader of the module's artifact has to know, in order."""
+    """Return what a reader of a module's programs has to know, in order."""
     is_fp8 = module.info.kv_cache is not None and module.info.kv_cache.dtype == "fp8"
     return (*([KV_CACHE_FP8] if is_fp8 else ()), *(() if module.prefix is None else (KV_PREFIX,)))
 

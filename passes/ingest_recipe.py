@@ -72,6 +72,7 @@ def _ingest(
             recipe.model,
             base_dir=Path(recipe.folder),
             context=context,
+            text_tokens=recipe.shapes.text_tokens,
             virtual_tokens=virtual_tokens,
             max_sequences=recipe.shapes.max_sequences,
             kv_dtype=recipe.quantize.kv_cache,

@@ -64,6 +64,7 @@ def unrounded(recipe: Recipe, program: Program, info: ModelInfo, context: int) -
         quantize=Quantize(scheme="none", kv_cache="f32", activations="f32"),
         shapes=Shapes(
             context=context,
+            text_tokens=recipe.shapes.text_tokens,
             tokens=tuple(sorted({1, min(rows, max(context, 1))})),
             batch=(1,),
             logits=(1, LOGITS_ROWS),

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from pyc.runtime import arguments
-from pyc.runtime.artifact.format import Generation, ModelInfo, Program
+from pyc.runtime.artifact.format import KV_PREFIX, TRUNCATION, Generation, ModelInfo, Program
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
@@ -20,6 +20,7 @@ from pyc.runtime.generation.kv_blocks import blocks_for
 from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template_files import DEFAULT, TOOL_USE, file_of
 from pyc.runtime.text.special_tokens import CONFIG, MAP, MODEL
+from pyc.runtime.text.text_cut import read_text_cut
 from pyc.runtime.text.tokenizer import Tokenizer
 
 _TEXT_BLOBS = ("tokenizer.json", CONFIG, MAP, MODEL, file_of(DEFAULT), file_of(TOOL_USE))
@@ -73,7 +74,8 @@ def load_executor(path: str | os.PathLike[str] | Artifact, options: LoadOptions)
             artifact.verify_ahead()
         if reads_weights and artifact.is_remote and not entry.streams:
             chosen = entry.choose(candidates, isa)
-            weights = {name for function in chosen.functions for name in function.weights} | {*header.requires}
+            weights = {name for function in chosen.functions for name in function.weights}
+            weights |= {KV_PREFIX} & {*header.requires}
             artifact.fetch_ahead(weights, [*(b.name for b in header.blobs if b.name in _TEXT_BLOBS), chosen.library])
         info, before = header.model, virtual_tokens(header)
         context = arguments.checked_context(options.context, info.context - before)
@@ -108,7 +110,9 @@ def _text_of(artifact: Artifact) -> tuple[Tokenizer | None, dict[str, str]]:
     tokenizer = None
     if "tokenizer.json" in names:
         config, special_map, model = (artifact.blob(file) if file in names else None for file in (CONFIG, MAP, MODEL))
-        tokenizer = Tokenizer(artifact.blob("tokenizer.json"), config, map_json=special_map, model_json=model)
+        document = artifact.blob("tokenizer.json")
+        cut = read_text_cut(document) if TRUNCATION in artifact.header.requires else None
+        tokenizer = Tokenizer(document, config, map_json=special_map, model_json=model, cut=cut)
     files = {name: file_of(name) for name in (DEFAULT, TOOL_USE)}
     return tokenizer, {name: _text(artifact.blob(file), file) for name, file in files.items() if file in names}
 

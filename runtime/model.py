@@ -64,7 +64,7 @@ class Model:
         work: Scheduler | Embedder = (
             Scheduler(Session(executor, info, kv_blocks=kv_blocks, context=context, virtual_tokens=virtual_tokens))
             if info.kind == "decoder"
-            else Embedder(executor, info)
+            else Embedder(executor, info, tokenizer.cut if tokenizer is not None else None)
         )
         self._open: _Open | None = _Open(executor, work)
 

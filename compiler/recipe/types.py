@@ -233,6 +233,10 @@ class Shapes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description=f"Most tokens of a sequence; null: the model's own maximum, but at most {DEFAULT_CONTEXT_LIMIT}"
         ),
     ] = None
+    text_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_CONTEXT)] | None,
+        Meta(description="Tokens that an encoder reads of a text, at most context; null: context"),
+    ] = None
     tokens: Annotated[
         tuple[Rows, ...],
         Meta(min_length=1, max_length=16, description="Rows of a step: prompt chunks and decoding sequences"),

@@ -12,7 +12,7 @@ import msgspec
 from pyc.backends.stored_weights import StoredWeight, scheme_bytes, stored_weights, weights_of
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
-from pyc.runtime.artifact.format import MAJOR, MINOR, Header
+from pyc.runtime.artifact.format import MAJOR, MINOR, TRUNCATION, Header
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
@@ -26,6 +26,7 @@ from pyc.runtime.errors import ArtifactError, RunError, TrustError, UntrustedArt
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.text.counted import counted
+from pyc.runtime.text.text_cut import read_text_cut
 
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
@@ -53,7 +54,7 @@ def summary(opened: Artifact) -> Iterator[str]:
     sequences = f"{counted(model.max_sequences, 'sequence')} at a time"
     before = virtual_tokens(header)
     tokens = f"{model.context - before} tokens{f' behind {before} virtual ones' if before else ''}"
-    yield from _entry("context", [tokens, *([sequences] if model.kv_cache else ())])
+    yield from _entry("context", [tokens, *([sequences] if model.kv_cache else ()), *_cut(opened)])
     has_weights = not is_program_only(header)
     yield from _entry("weights" if has_weights else "for weights", list(_weights(first)))
     above = list(first)
@@ -197,6 +198,13 @@ def _text(header: Header) -> Iterator[str]:
     yield "tokenizer" if "tokenizer.json" in names else "no tokenizer: token ids only"
     if "chat_template.jinja" in names:
         yield "chat template"
+
+
+def _cut(opened: Artifact) -> Iterator[str]:
+    """What of a text is read, where the context does not say so."""
+    if TRUNCATION in opened.header.requires:
+        cut = read_text_cut(opened.blob("tokenizer.json"))
+        yield f"the {'last' if cut.direction == 'Left' else 'first'} {cut.max_length} of a text"
 
 
 def _adapters(header: Header) -> Iterator[str]:

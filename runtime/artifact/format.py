@@ -42,7 +42,9 @@ PROGRAM_ONLY = "program_only"
 """The feature of artifacts that have programs and no weights (`program_only.py`)."""
 KV_CACHE_FP8 = "kv_cache_fp8"
 """The feature of artifacts whose keys and values are e4m3."""
-FEATURES: frozenset[str] = frozenset({KV_PREFIX, PROGRAM_ONLY, KV_CACHE_FP8})
+TRUNCATION = "truncation"
+"""The feature of encoders whose texts are cut as `truncation` of tokenizer.json says (`runtime.text.text_cut`)."""
+FEATURES: frozenset[str] = frozenset({KV_PREFIX, PROGRAM_ONLY, KV_CACHE_FP8, TRUNCATION})
 """The names in a header's `requires` that this reader knows."""
 
 _PRELUDE = struct.Struct("<8sHHIQQ32s")

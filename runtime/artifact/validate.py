@@ -13,6 +13,7 @@ from pyc.runtime.artifact.format import (
     KV_CACHE_FP8,
     MAX_EXPANSION,
     MAX_INTEGER,
+    TRUNCATION,
     Blob,
     Chunk,
     Header,
@@ -57,6 +58,7 @@ def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
     check_model(header.model)
     check_cache_feature(header)
     check_prefix(header)
+    check_truncation(header)
     check_programs(header)
 
 
@@ -195,6 +197,14 @@ def check_cache_feature(header: Header) -> None:
     if is_fp8 != (KV_CACHE_FP8 in header.requires):
         there = "kv_cache is fp8 and `requires` does not name it" if is_fp8 else "kv_cache is not fp8"
         raise ArtifactError(f"{KV_CACHE_FP8}: {there}")
+
+
+def check_truncation(header: Header) -> None:
+    """Texts are cut as the tokenizer says only where there are texts and a tokenizer."""
+    if TRUNCATION not in header.requires:
+        return
+    if header.model.kind != "encoder" or all(blob.name != "tokenizer.json" for blob in header.blobs):
+        raise ArtifactError(f"{TRUNCATION}: expected an encoder with a blob 'tokenizer.json'")
 
 
 def check_programs(header: Header) -> None:

@@ -15,6 +15,7 @@ from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray
 from pyc.runtime.generation.buckets import smallest_bucket
 from pyc.runtime.host.aligned import aligned_zeros
 from pyc.runtime.host.turns import Turns
+from pyc.runtime.text.text_cut import TextCut
 
 
 class _EmbedBuffers:
@@ -57,9 +58,9 @@ class Embedder:
     Threads may share it: their batches take turns, since executor and buffers serve one at a time.
     """
 
-    def __init__(self, executor: Executor, info: ModelInfo) -> None:
-        """Raises RunError for a program without an encoder, ArtifactError for one that has more sequences than rows,
-        which buffers would be made for."""
+    def __init__(self, executor: Executor, info: ModelInfo, cut: TextCut | None = None) -> None:
+        """`cut` may leave fewer tokens of a text than the program takes. Raises RunError for a program without an
+        encoder, ArtifactError for one that has more sequences than rows, which buffers would be made for."""
         self._executor = executor
         self._buckets = executor.functions("embed")
         if not self._buckets:
@@ -73,6 +74,8 @@ class Embedder:
         self._hidden_size = info.hidden_size
         self._max_sequences = info.max_sequences
         self.max_tokens = min(info.context, self._buckets[-1])
+        if cut is not None:
+            self.max_tokens = min(self.max_tokens, cut.max_length)
         self._buffers: dict[int, _EmbedBuffers] = {}
         self._turns = Turns()
         self._is_running = False

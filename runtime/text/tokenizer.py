@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyc.runtime.text.authored_text import AuthoredText
     from pyc.runtime.text.control_tokens import ControlTokens
+    from pyc.runtime.text.text_cut import TextCut
 
 MAX_TEXT_CHARACTERS = 1 << 20
 CHARACTERS_A_TOKEN = 256
@@ -72,10 +73,13 @@ class Tokenizer:
         *,
         map_json: bytes | None = None,
         model_json: bytes | None = None,
+        cut: TextCut | None = None,
     ) -> None:
         """`map_json` is special_tokens_map.json, `model_json` the model's config.json: with `config_json` they say what
-        special tokens are called. Raise ArtifactError when `config_json` or `map_json` is not what it should be."""
+        special tokens are called. `cut` says which end of texts `encode_batch` cuts. Raise ArtifactError when
+        `config_json` or `map_json` is not what it should be."""
         self._document = tokenizer_json
+        self.cut = cut
         self._decoding = contained(RunError, "token ids: the tokenizer failed")
         try:
             config = msgspec.json.decode(config_json or b"{}", type=_Config)
@@ -181,16 +185,20 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], *, max_tokens: int) -> list[list[int]]:
         """The ids of each text with special tokens, each cut so that at most `max_tokens` are left.
 
-        Of a text only the first `longest_text(max_tokens)` characters are read.
+        A text loses its end, or its beginning where `cut` says so. Only `longest_text(max_tokens)` characters from the
+        other end on are read.
         """
-        most = longest_text(max_tokens)
-        given = [text[:most] for text in checked_texts(texts, "texts")]
+        keeps_end = self.cut is not None and self.cut.direction == "Left"
+        most, direction = longest_text(max_tokens), "left" if keeps_end else "right"
+        kept = slice(-most, None) if keeps_end else slice(most)
+        given = [text[kept] for text in checked_texts(texts, "texts")]
         with contained(RunError, "texts: the tokenizer failed"):
             backend = self._backend
             room = max(max_tokens - self.added_tokens, 0)
             ids: list[list[int]] = []
             for encoding in _encodings(backend, given, add_special_tokens=False):
-                encoding.truncate(room)  # not `enable_truncation`, which would cut what others encode meanwhile
+                # not `enable_truncation`, which would cut what others encode meanwhile
+                encoding.truncate(room, direction=direction)
                 ids.append(list(backend.post_process(encoding).ids))
         return ids
 

@@ -52,6 +52,12 @@ def prefix(*shape: int) -> Mutation:
 ENCODER = {"kind": "encoder", "kv_cache": None, "pooling": {"mode": "mean", "normalize": False}}
 
 
+def rename_blobs(document: Document) -> None:
+    """None of them is a tokenizer."""
+    for index, blob in enumerate(document["blobs"]):
+        blob["name"] = f"blob{index}"
+
+
 def all_zero_tensor_dimension(document: Document, payload: bytearray) -> None:
     document["tensors"][1]["shape"] = [100, 0]
 
@@ -162,6 +168,11 @@ BAD_HEADERS: dict[str, tuple[Mutation, str]] = {
         "kv_cache_fp8: kv_cache is fp8 and `requires` does not name it",
     ),
     "cache_of_fp8_required_for_none": (at("requires", value=["kv_cache_fp8"]), "kv_cache_fp8: kv_cache is not fp8"),
+    "texts_cut_by_a_decoder": (at("requires", value=["truncation"]), "truncation: expected an encoder with a blob"),
+    "texts_cut_without_a_tokenizer": (
+        lambda d, p: (d["model"].update(ENCODER), d.update(requires=["truncation"]), rename_blobs(d)),
+        "truncation: expected an encoder with a blob 'tokenizer.json'",
+    ),
     "program_with_weights": (at("requires", value=["program_only"]), "tensor 'a': has 2 chunks, expected none"),
     "duplicate_tensor": (at("tensors", 1, "name", value="a"), "'a': the name is used twice"),
     "duplicate_blob": (at("blobs", 1, "name", value="lib"), "'lib': the name is used twice"),

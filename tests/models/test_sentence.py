@@ -97,6 +97,71 @@ SENTENCE = {
         {"processing_kwargs": {"common": {"truncation": False}}},
         "processing_kwargs.common.truncation is False, expected none; remove it",
     ),
+    "arguments of the tokenizer": (
+        "sentence_bert_config.json",
+        {"tokenizer_args": {"do_lower_case": True}},
+        "tokenizer_args.do_lower_case is True, expected none; remove it, or save the tokenizer with it",
+    ),
+    "arguments of the tokenizer, new name": (
+        "sentence_bert_config.json",
+        {"processor_kwargs": {"padding_side": "left"}},
+        "sentence_bert_config.json: processor_kwargs.padding_side is 'left', expected none; remove it",
+    ),
+    "no side": (
+        "sentence_bert_config.json",
+        {"processor_kwargs": {"truncation_side": "Left"}},
+        "processor_kwargs.truncation_side is 'Left', expected 'left' or 'right'; correct it",
+    ),
+    "no side of the tokenizer": (
+        "tokenizer_config.json",
+        {"truncation_side": "middle"},
+        "tokenizer_config.json: Invalid enum value 'middle' - at `$.truncation_side`",
+    ),
+    "a length that is text": (
+        "sentence_bert_config.json",
+        {"processor_kwargs": {"model_max_length": "5"}},
+        "processor_kwargs.model_max_length is '5', expected a whole number of at least 1; correct it",
+    ),
+    "a length of half a token": (
+        "sentence_bert_config.json",
+        {"processor_kwargs": {"model_max_length": 0.5}},
+        "processor_kwargs.model_max_length is 0.5, expected a whole number of at least 1; correct it",
+    ),
+    "fields of the configuration": (
+        "sentence_bert_config.json",
+        {"config_args": {"hidden_act": "relu"}},
+        "config_args.hidden_act is 'relu', expected none; remove it, or write it into config.json",
+    ),
+    "fields of the configuration, new name": (
+        "sentence_bert_config.json",
+        {"config_kwargs": {"num_hidden_layers": 1}},
+        "config_kwargs.num_hidden_layers is 1, expected none",
+    ),
+    "arguments of the model": (
+        "sentence_bert_config.json",
+        {"model_args": {"subfolder": "onnx", "variant": "fp16"}},
+        "model_args.variant is 'fp16', expected none; remove it",
+    ),
+    "arguments of the model, new name": (
+        "sentence_bert_config.json",
+        {"model_kwargs": {"quantization_config": {}}},
+        "model_kwargs.quantization_config is {}, expected none; remove it",
+    ),
+    "queries of another length": (
+        "sentence_bert_config.json",
+        {"query_length": 32},
+        "query_length is 32, expected none: all texts are read alike; remove it",
+    ),
+    "expanded queries": (
+        "sentence_bert_config.json",
+        {"query_expansion": {"length": 32}},
+        "query_expansion is {'length': 32}, expected none: all texts are read alike",
+    ),
+    "no room, by an argument": (
+        "sentence_bert_config.json",
+        {"processor_kwargs": {"model_max_length": 2}},
+        "the longest text in tokens is 2, expected at least 3: tokenizer.json adds 2 special ones; raise",
+    ),
     "no room, by max_seq_length": (
         "sentence_bert_config.json",
         {"max_seq_length": 2},
@@ -125,6 +190,8 @@ def test_sentence_transformers_6_pooling_and_length(tiny_copy):
     info = load_model(str(path), base_dir=path).info
     assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 40)
     assert load_model(str(path), base_dir=path, context=64).info.context == 64
+    with pytest.raises(IngestError, match=r"shapes\.text_tokens is 41, expected at most 40, the tokens that"):
+        load_model(str(path), base_dir=path, text_tokens=41)
     with pytest.raises(IngestError, match=r"the longest text in tokens is 2, expected at least 3.*shapes\.context"):
         load_model(str(path), base_dir=path, context=2)
 
@@ -152,3 +219,41 @@ def test_settings_of_sentence_transformers_6_that_change_nothing(tiny_copy):
     (path / "sentence_bert_config.json").write_text(json.dumps(settings))
     (path / "config_sentence_transformers.json").write_text('{"truncate_dim": 48, "default_prompt_name": null}')
     assert load_model(str(path), base_dir=path).info.context == 64
+
+
+@pytest.mark.parametrize(("sizes", "read"), [({"context": 64}, 64), ({"context": 64, "text_tokens": 50}, 50)])
+def test_texts_beyond_what_the_checkpoint_reads_are_warned_of(sizes, read, tiny_copy, caplog):
+    path = tiny_copy("bert", pooling="mean")
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    load_model(str(path), base_dir=path, context=64, text_tokens=40)
+    load_model(str(path), base_dir=path, context=30)
+    assert not caplog.records
+    load_model(str(path), base_dir=path, **sizes)
+    assert [record.message for record in caplog.records] == [
+        f"{path}: texts of up to {read} tokens are read whole, as the recipe says, and the checkpoint cuts them at 40; "
+        "vectors of longer texts are others than those of sentence-transformers; to have them cut alike set "
+        "shapes.text_tokens to 40"
+    ]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_tokenizer_says_where_texts_are_cut_only_where_the_context_does_not(side, tiny_copy):
+    """So an older reader opens every artifact that it cuts texts for as they have to be cut."""
+    path = tiny_copy("bert", pooling="mean")
+    (path / "tokenizer_config.json").write_text(json.dumps({"truncation_side": side}))
+    module = load_model(str(path), base_dir=path)
+    stored = dict(module.files)["tokenizer.json"]
+    assert module.truncation == (side == "left")
+    assert (stored == (path / "tokenizer.json").read_bytes()) == (side == "right")
+    said = json.loads(stored)["truncation"]
+    left = {"direction": "Left", "max_length": 64, "strategy": "LongestFirst", "stride": 0}
+    assert said == (left if side == "left" else None)
+    shorter = load_model(str(path), base_dir=path, text_tokens=20)
+    assert shorter.truncation
+    assert json.loads(dict(shorter.files)["tokenizer.json"])["truncation"]["max_length"] == 20
+
+
+def test_a_decoder_has_no_texts_to_cut(tiny_checkpoint):
+    path = tiny_checkpoint("llama")
+    with pytest.raises(IngestError, match=r"shapes\.text_tokens is 5, expected null: only texts of encoders are cut"):
+        load_model(str(path), base_dir=path, text_tokens=5)

@@ -73,3 +73,101 @@ def test_an_encoder_that_sentence_transformers_saved_cuts_where_it_cuts(tiny_cop
     encoder = built(tmp_path / "saved", shapes={"tokens": [16, 64], "batch": [2]})
     assert encoder.embed_max_tokens == 16
     assert np.abs(encoder.embed(texts) - model.encode(texts)).max() < 4e-6
+
+
+LEFT = {"direction": "Left", "max_length": 8, "strategy": "OnlyFirst", "stride": 2}
+LONG = "the quick brown fox jumps over the lazy dog; "
+SIDES = {
+    "by tokenizer_config.json": ({"tokenizer_config.json": {"truncation_side": "left"}}, "left"),
+    "by tokenizer.json": ({"tokenizer.json": {"truncation": LEFT}}, "left"),
+    "tokenizer_config.json counts first": (
+        {"tokenizer.json": {"truncation": LEFT}, "tokenizer_config.json": {"truncation_side": "right"}},
+        "right",
+    ),
+    "by an argument": ({"sentence_bert_config.json": {"tokenizer_args": {"truncation_side": "left"}}}, "left"),
+    "an argument counts first": (
+        {
+            "tokenizer_config.json": {"truncation_side": "left"},
+            "sentence_bert_config.json": {"processor_kwargs": {"truncation_side": "right"}},
+        },
+        "right",
+    ),
+    "of two names the old one counts": (
+        {
+            "sentence_bert_config.json": {
+                "tokenizer_args": {"model_max_length": 20},
+                "processor_kwargs": {"truncation_side": "left"},
+            }
+        },
+        "right",
+    ),
+    "with a length": (
+        {
+            "sentence_bert_config.json": {
+                "max_seq_length": 40,
+                "processor_kwargs": {"truncation_side": "left", "model_max_length": 20},
+            }
+        },
+        "left",
+    ),
+}
+
+
+def change(path, files):
+    for name, fields in files.items():
+        file = path / name
+        table = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(table | fields))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("case", SIDES)
+def test_a_text_loses_the_end_that_it_loses_in_sentence_transformers(case, pooling, tiny_copy, built):
+    """Special tokens stay at both ends; the first text fits exactly."""
+    files, side = SIDES[case]
+    path = tiny_copy("bert", pooling=pooling)
+    change(path, files)
+    model = sentence_transformer(path)
+    assert model.tokenizer.truncation_side == side
+    texts = ["x" * (model.max_seq_length - 2), "x" * (model.max_seq_length - 1) + "y", LONG * 4, "the", ""]
+    encoder = built(path, shapes={"tokens": [64], "batch": [3]})
+    assert encoder.embed_max_tokens == model.max_seq_length
+    assert encoder.count_cut(texts) == 2
+    assert np.abs(encoder.embed(texts) - model.encode(texts)).max() < 4e-6
+
+
+def test_a_plain_encoder_cuts_the_end_that_its_tokenizer_says(tiny_copy, built):
+    """sentence-transformers does not read the arguments without modules.json."""
+    path = tiny_copy("bert")
+    change(path, {"tokenizer.json": {"truncation": LEFT}})
+    (path / "sentence_bert_config.json").write_text('{"tokenizer_args": {"truncation_side": "right"}}')
+    texts = [LONG * 4, "hello"]
+    encoder = built(path, shapes={"tokens": [64], "batch": [2]})
+    assert np.abs(encoder.embed(texts) - sentence_transformer(path).encode(texts)).max() < 4e-6
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_text_tokens_cuts_where_max_seq_length_cuts(side, tiny_copy, built):
+    """A program for longer texts, and texts cut where the checkpoint says."""
+    path = tiny_copy("bert", pooling="mean")
+    change(path, {"sentence_bert_config.json": {"max_seq_length": 16}})
+    change(path, {"tokenizer_config.json": {"truncation_side": side}})
+    texts = [LONG, LONG * 4, "hello"]
+    encoder = built(path, shapes={"tokens": [64], "batch": [2], "context": 60, "text_tokens": 16})
+    assert (encoder.info.context, encoder.embed_max_tokens) == (60, 16)
+    assert np.abs(encoder.embed(texts) - sentence_transformer(path).encode(texts)).max() < 4e-6
+
+
+ARGUMENTS_THAT_CHANGE_NOTHING = {
+    "tokenizer_args": {"use_fast": True, "trust_remote_code": True, "padding_side": "right"},
+    "config_args": {"trust_remote_code": True, "hidden_act": "gelu"},
+    "model_args": {"attn_implementation": "eager", "add_pooling_layer": False},
+}
+
+
+def test_arguments_that_change_nothing(tiny_copy, built):
+    path = tiny_copy("bert", pooling="mean")
+    change(path, {"sentence_bert_config.json": ARGUMENTS_THAT_CHANGE_NOTHING})
+    texts = [LONG, "hello"]
+    encoder = built(path, shapes={"tokens": [64], "batch": [2]})
+    assert np.abs(encoder.embed(texts) - sentence_transformer(path).encode(texts)).max() < 4e-6

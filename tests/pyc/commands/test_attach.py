@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 
@@ -318,3 +319,54 @@ def test_files_that_a_program_was_calibrated_by_are_not_taken_from_the_current_f
     code, _, err = pyc("attach", program, base, "-o", tmp_path / "out.pyca")
     said = f"its recipe has quantize.calibration.{name}, a file beside it; give the recipe itself"
     assert (code, said in err) == (3, True), err
+
+
+def encoder_folder(tiny_checkpoint, tmp_path, length):
+    path = tmp_path / f"reads_{length}"
+    shutil.copytree(tiny_checkpoint("bert", pooling="mean"), path)
+    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    return path
+
+
+@pytest.mark.parametrize("says_context", [True, False])
+def test_texts_are_cut_where_the_checkpoint_says(
+    says_context, tiny_checkpoint, tmp_path, caplog, pyc, key_home
+):
+    """By a program for longer ones, whether its recipe or its own checkpoint says how long."""
+    texts = ["the cat sat on the mat; " * 3, "the dog"]
+    shapes = {"tokens": [64], "batch": [2], **({"context": 50} if says_context else {})}
+    program = tmp_path / "program.pyca"
+    build_programs(recipe_for(encoder_folder(tiny_checkpoint, tmp_path, 50), shapes=shapes), output=program)
+    folder = encoder_folder(tiny_checkpoint, tmp_path, 16)
+    code, _, err = pyc("attach", program, folder, "-o", tmp_path / "attached.pyca")
+    assert (code, "texts" in caplog.text) == (0, False), err
+    wanted = recipe_for(folder, shapes={**shapes, "context": 50, "text_tokens": 16})
+    assert (tmp_path / "attached.pyca").read_bytes() == build(wanted, output=tmp_path / "b.pyca").path.read_bytes()
+    assert "context      50 tokens, the first 16 of a text" in pyc("inspect", tmp_path / "b.pyca")[1].splitlines()
+    own = build(recipe_for(folder, shapes={"tokens": [64], "batch": [2]}), output=tmp_path / "own.pyca").path
+    with load(tmp_path / "attached.pyca") as attached, load(own) as built:
+        assert attached.embed_max_tokens == built.embed_max_tokens == 16
+        assert attached.count_cut(texts) == built.count_cut(texts) == 1
+        assert (attached.embed(texts) == built.embed(texts)).all()
+    for sizes in (["shapes.text_tokens=20"], ["shapes.text_tokens=null"]):
+        code, _, err = pyc("attach", program, folder, "-o", tmp_path / "longer.pyca", "--set", *sizes)
+        assert code == 0, err
+        assert "and the checkpoint cuts them at 16; vectors of longer texts" in caplog.text
+        caplog.clear()
+
+
+def test_a_program_that_takes_fewer_tokens_than_the_checkpoint_reads_is_warned_of(
+    tiny_checkpoint, tmp_path, caplog, pyc, key_home
+):
+    folders = {length: encoder_folder(tiny_checkpoint, tmp_path, length) for length in (20, 40)}
+    program = tmp_path / "program.pyca"
+    build_programs(recipe_for(folders[20], shapes={"tokens": [64], "batch": [2]}), output=program)
+    for length, folder in folders.items():
+        code, _, err = pyc("attach", program, folder, "-o", tmp_path / "attached.pyca")
+        assert code == 0, err
+        warned = f"texts are cut at the 20 tokens that {program} is compiled for, and the checkpoint reads 40;"
+        assert (warned in caplog.text) == (length == 40)
+        with load(tmp_path / "attached.pyca") as model:
+            assert model.embed_max_tokens == 20
+        with open_artifact(tmp_path / "attached.pyca") as artifact:
+            assert artifact.header.requires == ()
