@@ -106,6 +106,7 @@ class RunError(PycError):
     exit_code = 9
 
     def __init__(self, message: str, *, prompt: int | None = None) -> None:
-        """`prompt`: which of several prompts it is about, from 0; the message begins with it, the cause does not."""
+        """`prompt`: which of several prompts or texts it is about, from 0; the message begins with it, the cause does
+        not."""
         super().__init__(message)
         self.prompt = prompt

@@ -25,6 +25,7 @@ from pyc.commands.reading import check_text, read_lines
 from pyc.commands.screen import is_terminal, tell
 
 if TYPE_CHECKING:
+    from pyc.runtime.errors import RunError
     from pyc.runtime.executors.protocol import FloatArray
     from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.model import Model
@@ -93,7 +94,7 @@ def command(
         loaded = load(opened, threads=threads, isa=isa, trust=trust, backend=backend, providers=providers)
     with loaded as model:
         given = iter(texts) if texts else read_lines(file, waits_for="one text a line")
-        vectors = _Vectors(model, given)
+        vectors = _Vectors(model, given, has_lines=not texts)
         if npy is not None:
             _write_npy(target, vectors)
         elif as_json:
@@ -117,15 +118,17 @@ def command(
 class _Vectors:
     """The vectors of texts, float32 [some, hidden] at a time, so that texts may be as many as there are.
 
-    `count` and `cut` count the texts so far, and those of them that were cut.
+    `has_lines`: each is a line of a file or of standard input. `count` and `cut` count the texts so far, and those of
+    them that were cut.
     """
 
-    def __init__(self, model: "Model", texts: Iterator[str]) -> None:
+    def __init__(self, model: "Model", texts: Iterator[str], *, has_lines: bool) -> None:
         self.hidden_size = model.info.hidden_size
         self.count = 0
         self.cut = 0
         self._model = model
         self._texts = texts
+        self._has_lines = has_lines
 
     def __iter__(self) -> Iterator["FloatArray"]:
         from pyc.runtime.errors import RunError
@@ -135,11 +138,17 @@ class _Vectors:
                 vectors = self._model.embed(batch)
                 self.cut += self._model.count_cut(batch)
             except RunError as error:
-                if self.count == 0:
-                    raise
-                raise RunError(f"from text {self.count} on: {error}") from error
+                raise RunError(self._placed(error)) from error
             self.count += len(batch)
             yield vectors
+
+    def _placed(self, error: "RunError") -> str:
+        """What is wrong with a batch, and where in all texts."""
+        if error.prompt is None:
+            return f"from text {self.count} on: {error}" if self.count else str(error)
+        number = self.count + error.prompt
+        line = f" (line {number + 1})" if self._has_lines else ""
+        return f"embed: text {number}{line}{str(error).removeprefix(f'embed: text {error.prompt}')}"
 
 
 def _numbers(vector: "FloatArray") -> list[float]:

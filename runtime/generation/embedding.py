@@ -72,6 +72,7 @@ class Embedder:
             )
         self._vocab_size = info.vocab_size
         self._hidden_size = info.hidden_size
+        self._least = 0 if info.pooling is not None and info.pooling.mode == "mean" else 1
         self._max_sequences = info.max_sequences
         self.max_tokens = min(info.context, self._buckets[-1])
         if cut is not None:
@@ -81,12 +82,15 @@ class Embedder:
         self._is_running = False
 
     def embed(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
-        """Vectors f32[sequences, hidden], in the order given. Raises RunError for a sequence that is empty,
-        too long or has ids outside the vocabulary, ArtifactError when the artifact's file was written to meanwhile."""
+        """Vectors f32[sequences, hidden], in the order given. The mean of no rows is zero, as in sentence-transformers.
+
+        Raises RunError for a sequence that is too long, has ids outside the vocabulary, or is empty where a vector is
+        the first row, and ArtifactError when the artifact's file was written to meanwhile.
+        """
         self._executor.check_file()
         for index, ids in enumerate(sequences):
             self._check(index, ids)
-        result = np.empty((len(sequences), self._hidden_size), dtype=np.float32)
+        result = np.zeros((len(sequences), self._hidden_size), dtype=np.float32)
         for members in self._batches([len(ids) for ids in sequences]):
             batch = [sequences[member] for member in members]
             with self._turns.lock:
@@ -110,10 +114,12 @@ class Embedder:
         return self._executor.run("embed", bucket, buffers.inputs)[: len(batch)]
 
     def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Indices of sequences by batch: longest first, as many as the largest bucket and the slots hold."""
+        """Indices of sequences that are not empty, by batch: longest first, as many as the largest bucket and the slots
+        hold."""
         batches: list[list[int]] = []
         rows = self._buckets[-1]
-        for index in sorted(range(len(lengths)), key=lambda item: -lengths[item]):
+        filled = (index for index, length in enumerate(lengths) if length)
+        for index in sorted(filled, key=lambda item: -lengths[item]):
             if rows + lengths[index] > self._buckets[-1] or len(batches[-1]) == self._max_sequences:
                 batches.append([])
                 rows = 0
@@ -122,10 +128,14 @@ class Embedder:
         return batches
 
     def _check(self, index: int, ids: Sequence[int]) -> None:
-        if not 0 < len(ids) <= self.max_tokens:
-            raise RunError(f"embed: text {index} has {len(ids)} tokens, expected 1 to {self.max_tokens}")
-        if min(ids) < 0 or max(ids) >= self._vocab_size:
+        if not self._least <= len(ids) <= self.max_tokens:
+            raise RunError(
+                f"embed: text {index} has {len(ids)} tokens, expected {self._least} to {self.max_tokens}; leave it out",
+                prompt=index,
+            )
+        if len(ids) and (min(ids) < 0 or max(ids) >= self._vocab_size):
             raise RunError(
                 f"embed: text {index} has a token id outside the vocabulary of {self._vocab_size}; "
-                "the artifact's tokenizer does not fit its model"
+                "the artifact's tokenizer does not fit its model",
+                prompt=index,
             )

@@ -171,3 +171,21 @@ def test_arguments_that_change_nothing(tiny_copy, built):
     texts = [LONG, "hello"]
     encoder = built(path, shapes={"tokens": [64], "batch": [2]})
     assert np.abs(encoder.embed(texts) - sentence_transformer(path).encode(texts)).max() < 4e-6
+
+
+def without_special_tokens(path):
+    change(path, {"tokenizer.json": {"post_processor": None}})
+    return path
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_mean_of_no_tokens_is_that_of_sentence_transformers(normalize, tiny_copy, built):
+    """An empty text, of a tokenizer that adds no special tokens; alone there it is an error of torch."""
+    path = without_special_tokens(tiny_copy("bert", pooling="mean", normalize=normalize))
+    texts = ["", "the quick brown fox", "", "x", " "]
+    encoder = built(path, shapes={"tokens": [64], "batch": [2]})
+    vectors = encoder.embed(texts)
+    assert np.abs(vectors - sentence_transformer(path).encode(texts)).max() < 4e-6
+    assert not vectors[[0, 2]].any()
+    assert np.array_equal(encoder.embed([""]), vectors[:1])
+    assert encoder.embed(["", ""]).shape == (2, 48)

@@ -9,9 +9,11 @@ import sys
 
 import numpy as np
 import pytest
+from built_models import recipe_for
 from running_models import CONTEXT, json_lines
 from terminals import Terminal
 
+from pyc.passes.build import build
 from pyc.runtime.errors import RunError
 from pyc.runtime.model import Model, load
 
@@ -157,6 +159,27 @@ def test_an_error_names_the_batch(pyc, encoder_artifact, tmp_path, monkeypatch):
     file.write_text("a\n" * 512 + "bad\n")
     code, _, err = pyc("embed", encoder_artifact, "--file", file)
     assert (code, "from text 512 on: embed: text 0" in err) == (9, True)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_lines_without_tokens(pooling, pyc, tiny_copy, tmp_path):
+    """A tokenizer that adds no special tokens: the mean of no rows is zero, a first row is not there."""
+    path = tiny_copy("bert", pooling=pooling)
+    tokenizer = path / "tokenizer.json"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"post_processor": None}))
+    artifact = build(recipe_for(path, shapes={"tokens": [64], "batch": [2]}), output=tmp_path / "encoder.pyca").path
+    file = tmp_path / "texts.txt"
+    file.write_text("a\n" * 513 + "\nb\n")
+    code, out, err = pyc("embed", artifact, "--file", file)
+    if pooling == "mean":
+        assert code == 0, err
+        lines = json_lines(out)
+        assert len(lines) == 515 and not any(lines[513]["embedding"]) and any(lines[514]["embedding"])
+    else:
+        said = "embed: text 513 (line 514) has 0 tokens, expected 1 to 64; leave it out"
+        assert (code, said in err) == (9, True), err
+        code, _, err = pyc("embed", artifact, "a", "")
+        assert (code, "embed: text 1 has 0 tokens, expected 1 to 64; leave it out" in err) == (9, True), err
 
 
 @pytest.mark.parametrize(
