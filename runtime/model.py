@@ -200,9 +200,10 @@ class Model:
 
         max_tokens None goes on to the end of the context. What sampling parameters are left None come from
         the model's own defaults (see resolve_sampling); temperature 0 is greedy. numpy's numbers are numbers.
-        `stop` are strings that end the text before them. `logprobs` reports each token's log-probability and that
-        many alternatives. `tools` are JSON schemas for the chat template, `chat_variables` further names for it,
-        such as enable_thinking. `reuse_prefix` skips what an earlier generation left in the cache, at the price
+        `stop` are strings that end the text before them; one that is a special token, such as `<|im_end|>`, which no
+        text has, ends it at that token, too, with `ignore_eos` as well. `logprobs` reports each token's log-probability
+        and that many alternatives. `tools` are JSON schemas for the chat template, `chat_variables` further names for
+        it, such as enable_thinking. `reuse_prefix` skips what an earlier generation left in the cache, at the price
         that rounding may then depend on history.
 
         Arguments are checked now, the work is done while iterating. Raises RunError.
@@ -220,10 +221,13 @@ class Model:
             "logprobs": logprobs,
         }
         ends = () if arguments.flag(ignore_eos, "ignore_eos") else self.generation.eos_token_ids
+        stops = tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop", most=MAX_STOP_STRINGS))
+        if stops and self._tokenizer is not None:
+            ends = (*ends, *self._tokenizer.special_ids(stops))
         params = RequestParams(
             sampling=resolve_sampling(self.generation, settings),
             max_tokens=max_tokens,
-            stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop", most=MAX_STOP_STRINGS)),
+            stop=stops,
             eos_token_ids=frozenset(ends),
             reuse_prefix=arguments.flag(reuse_prefix, "reuse_prefix"),
         )

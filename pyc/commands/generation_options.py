@@ -38,7 +38,11 @@ class SettingType(click.ParamType):  # type: ignore[type-arg]  # generic in new 
 def generation_options(command: _Command) -> _Command:
     """Add an option for each setting of a generation that the command line has, by the names of Model.generate."""
     click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-sequence token.")(command)
-    click.option("--stop", multiple=True, help="End before this text; may be given several times.")(command)
+    click.option(
+        "--stop",
+        multiple=True,
+        help="End before this text, or at this special token, such as '<|im_end|>'; may be given several times.",
+    )(command)
     for setting in reversed(NUMBERS):
         default = setting.otherwise if setting.default is None else f"{setting.default:g}"
         click.option(

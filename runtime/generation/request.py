@@ -25,8 +25,8 @@ class Token:
     `text` is what may be shown now: the texts of all tokens, joined, are the generated text. It may be empty
     (half a character, or what may become a stop string) or belong to earlier tokens. `logprob` and
     `top_logprobs` are None and empty unless asked for. `finish_reason` is None except on the last token:
-    "stop" for an end-of-sequence token (which has no text) or a stop string, "length" when max_tokens or the
-    context is used up.
+    "stop" for a stop string, or for a token without text, which is an end of sequence or a special one among the stop
+    strings; "length" when max_tokens or the context is used up.
     """
 
     id: int

@@ -114,6 +114,15 @@ class Tokenizer:
         """The `tokenizers.Tokenizer` underneath."""
         return self._backend
 
+    def special_ids(self, texts: Sequence[str]) -> frozenset[int]:
+        """The ids of those texts that are special tokens, such as `<|im_end|>`, which `decode` leaves out."""
+        return frozenset(self._special_ids[text] for text in texts if text in self._special_ids)
+
+    @made_once
+    def _special_ids(self) -> dict[str, int]:
+        found = self._backend.get_added_tokens_decoder().items()
+        return {token.content: token_id for token_id, token in found if token.special}
+
     @property
     def vocab_size(self) -> int:
         """Tokens in the vocabulary, added tokens included (a model's own vocab_size may be padded beyond)."""

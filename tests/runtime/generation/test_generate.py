@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import sys
 import threading
 import weakref
@@ -129,6 +130,50 @@ def test_a_stop_string_ends_before_itself(make: Make) -> None:
     tokens = list(model.generate("hello", max_tokens=30, temperature=1.0, seed=3, stop=stop))
     assert "".join(token.text for token in tokens) == free[: free.index(stop)]
     assert tokens[-1].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "metaspace_unigram", "byte_fallback_bpe"])
+def test_a_stop_string_that_is_a_special_token_ends_at_the_token(
+    kind: str, fake: ModuleType, make: Make, tokenizers: dict[str, Tokenizer]
+) -> None:
+    """Alone and in a batch, beside other strings, and where ends of sequences are passed over."""
+    plain = make(tokenizer=tokenizers[kind])
+    prompts = [[5, 6, 7], [8, 9]]
+    expected = [greedy(fake, plain, prompt, 20) for prompt in prompts]
+    ids = expected[0]
+    end = next(token for place, token in enumerate(ids) if place and token not in ids[:place])
+    content = str(tokenizers[kind].token(end))
+    document = with_special_token(tokenizers[kind].backend.to_str(), content, end)
+    model = make(tokenizer=Tokenizer(document))
+    length = [ids.index(end) + 1 if end in ids else 20 for ids in expected]
+    free = "".join(token.text for token in model.generate(prompts[0], max_tokens=20))
+    for stop in (content, ["never", content], [content, content + "never"]):
+        for settings in ({}, {"ignore_eos": True}):
+            tokens = list(model.generate(prompts[0], max_tokens=20, stop=stop, **settings))
+            assert ids_of(tokens) == expected[0][: length[0]]
+            assert tokens[-1].finish_reason == "stop"
+            text = "".join(token.text for token in tokens)
+            assert text == "".join(token.text for token in model.generate(prompts[0], max_tokens=length[0] - 1))
+            assert free.startswith(text)
+    batch = model.generate(prompts, max_tokens=20, stop=content)
+    assert [ids_of(list(stream)) for stream in batch] == [e[:n] for e, n in zip(expected, length, strict=True)]
+    assert len(list(model.generate(prompts[0], max_tokens=20, stop=content + "\n"))) == 20
+
+
+def with_special_token(document: str, content: str, token_id: int) -> bytes:
+    parsed = json.loads(document)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    kept = [token for token in parsed["added_tokens"] if token["id"] != token_id]
+    added = [*kept, {"id": token_id, "content": content, **flags, "special": True}]
+    return json.dumps(parsed | {"added_tokens": sorted(added, key=lambda token: int(token["id"]))}).encode()
+
+
+def test_an_added_token_that_is_not_special_is_text(tokenizers: dict[str, Tokenizer]) -> None:
+    document = json.loads(tokenizers["byte_level_bpe"].backend.to_str())
+    document["added_tokens"][-1]["special"] = False
+    tokenizer = Tokenizer(json.dumps(document).encode())
+    assert tokenizer.special_ids(["<|im_end|>", "<|im_start|>", "<|im_start|> ", "x"]) == {4}
+    assert tokenizers["byte_level_bpe"].special_ids(["<|im_end|>", "<|im_start|>"]) == {4, 5}
 
 
 def test_held_back_text_comes_with_the_last_token(make: Make) -> None:
