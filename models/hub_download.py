@@ -27,7 +27,7 @@ from pyc.models.hub_cache import cache_root, hub_id_of, instead_of_url
 from pyc.models.hub_failures import explained, one_line
 from pyc.models.licence_files import is_licence
 from pyc.models.quantized.settings_file import FILES as QUANTIZATION_FILES
-from pyc.models.sentence import MODULES, PROMPTS, SENTENCE_CONFIG
+from pyc.models.sentence import MODULES, PROMPTS, SENTENCE_CONFIGS
 from pyc.models.strict_json import decode
 from pyc.models.tokenizer_files import FILES as TOKENIZER_FILES
 from pyc.models.tokenizer_files import SLOW_TOKENIZERS
@@ -40,7 +40,7 @@ Report = Callable[[int, int], None]
 
 CONFIG = "config.json"
 _SMALL = {
-    *(CONFIG, GENERATION, *TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, SENTENCE_CONFIG, PROMPTS),
+    *(CONFIG, GENERATION, *TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, *SENTENCE_CONFIGS, PROMPTS),
     *QUANTIZATION_FILES,
 }
 _POOLING = re.compile(r"\d+_[A-Za-z]+/config\.json")

@@ -27,11 +27,16 @@ logger = logging.getLogger(__name__)
 
 MODULES = "modules.json"
 CONFIG = "config.json"
-SENTENCE_CONFIG = "sentence_bert_config.json"
+SENTENCE_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""What sentence-transformers has called its file; the first that says anything counts, whatever the architecture."""
 PROMPTS = "config_sentence_transformers.json"
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
 _TASK = "feature-extraction"
 _OUTPUT = "last_hidden_state"
+_VECTOR = "sentence_embedding"
 # What sentence-transformers gives the tokenizer anyway, or what leaves the vectors as they are, by name.
 _SAME_CALLS: dict[str, tuple[object, ...]] = {
     "padding": (True, "longest"),
@@ -78,6 +83,11 @@ class _SentenceFile(ArgumentFields, frozen=True):
     query_expansion: object = None
 
 
+class _NormalizeFile(Struct, frozen=True):
+    module_input_name: str | None = _VECTOR
+    module_output_name: str | None = None
+
+
 class _PromptFile(Struct, frozen=True):
     prompts: dict[str, str] | None = None
     default_prompt_name: str | None = None
@@ -102,7 +112,8 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
     """
     where = directory.label
     modules = directory.parse(MODULES, tuple[_ModuleEntry, ...])
-    settings = directory.parse(SENTENCE_CONFIG, _SentenceFile) or _SentenceFile()
+    file = next((name for name in SENTENCE_CONFIGS if directory.parse(name, dict[str, object])), SENTENCE_CONFIGS[0])
+    settings = directory.parse(file, _SentenceFile) or _SentenceFile()
     prompts = directory.parse(PROMPTS, _PromptFile) or _PromptFile()
     if prompts.default_prompt_name and (prompts.prompts or {}).get(prompts.default_prompt_name):
         raise IngestError(
@@ -110,14 +121,14 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
             "default_prompt_name, and write the prompt before each text"
         )
     if settings.do_lower_case and not read_tokenizer_config(directory).do_lower_case:
-        raise IngestError(f"{where}: {SENTENCE_CONFIG}: do_lower_case outside the tokenizer is not supported")
+        raise IngestError(f"{where}: {file}: do_lower_case outside the tokenizer is not supported")
     if settings.max_seq_length is not None and settings.max_seq_length < 1:
-        raise IngestError(f"{where}: {SENTENCE_CONFIG}: max_seq_length is {settings.max_seq_length}")
-    _check_output(settings, f"{where}: {SENTENCE_CONFIG}")
-    _check_calls(settings, f"{where}: {SENTENCE_CONFIG}")
-    _check_kinds_of_texts(settings, f"{where}: {SENTENCE_CONFIG}")
+        raise IngestError(f"{where}: {file}: max_seq_length is {settings.max_seq_length}")
+    _check_output(settings, f"{where}: {file}")
+    _check_calls(settings, f"{where}: {file}")
+    _check_kinds_of_texts(settings, f"{where}: {file}")
     config = directory.parse(CONFIG, dict[str, object]) or {}
-    arguments = read_arguments(settings, config, f"{where}: {SENTENCE_CONFIG}")
+    arguments = read_arguments(settings, config, f"{where}: {file}")
     if prompts.truncate_dim is not None and not prompts.truncate_dim >= features:
         raise IngestError(
             f"{where}: {PROMPTS}: truncate_dim is {prompts.truncate_dim}, expected none: vectors keep all {features} "
@@ -129,7 +140,7 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
     if modules is not None:
         side = arguments.side or side
         longest = arguments.length if arguments.has_length else longest
-    files = (MODULES, SENTENCE_CONFIG, PROMPTS)
+    files: tuple[str, ...] = (MODULES, file, PROMPTS)
     if modules is None:
         directory.files.warn(
             logger,
@@ -155,7 +166,22 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
         )
     pooling_file = f"{modules[1].path}/config.json"
     mode = _mode(directory.parse(pooling_file, _PoolingFile), f"{where}: {pooling_file}")
-    return SentenceConfig(Pooling(mode, len(kinds) == 3), longest, side, (*files, pooling_file))
+    files = (*files, pooling_file)
+    if kinds[2:]:
+        files = (*files, _normalize_file(directory, modules[2].path))
+    return SentenceConfig(Pooling(mode, len(kinds) == 3), longest, side, files)
+
+
+def _normalize_file(directory: Directory, folder: str) -> str:
+    """Return the file of the last module. Raises IngestError where it normalises something else than vectors."""
+    name = f"{folder}/{CONFIG}"
+    given = directory.parse(name, _NormalizeFile) or _NormalizeFile()
+    if given.module_input_name != _VECTOR or given.module_output_name not in (None, _VECTOR):
+        what = f"{quoted(given.module_input_name)} to {quoted(given.module_output_name or given.module_input_name)}"
+        raise IngestError(
+            f"{directory.label}: {name}: normalises {what}, expected {_VECTOR!r}; embed with sentence-transformers"
+        )
+    return name
 
 
 def _check_output(settings: _SentenceFile, where: str) -> None:

@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 
 from pyc.compiler.quantization import cast_rows
 from pyc.models.catalog import CONFIG
-from pyc.models.sentence import MODULES, SENTENCE_CONFIG
+from pyc.models.sentence import MODULES, SENTENCE_CONFIGS
+from pyc.models.sentence_arguments import SIDE
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.generation import generation_config
 from pyc.passes.export.parts import CheckpointParts, checkpoint_parts
 from pyc.passes.export.shards import Entry, write_shards
 from pyc.passes.export.source import Exportable
-from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.artifact.format import TRUNCATION
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.text.special_tokens import CONFIG as TOKENIZER_CONFIG
+from pyc.runtime.text.special_tokens import TOKENIZER
+from pyc.runtime.text.text_cut import TextCut, read_text_cut
 
 SAFETENSORS = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 _TRANSFORMERS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -56,14 +61,16 @@ def write_documents(made: Path, found: CheckpointParts, dtype: str, **config: ob
         CONFIG: given | {"dtype": _TRANSFORMERS[dtype]} | config,
         "generation_config.json": generation_config(source),
     }
-    for name, document in (documents | sentence_documents(source.artifact.header.model)).items():
+    for name, document in (documents | sentence_documents(source.artifact)).items():
         path = made / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
 
 
-def sentence_documents(model: ModelInfo) -> dict[str, object]:
-    """Return the files by which sentence-transformers, and a build, pool an encoder's rows as the artifact does."""
+def sentence_documents(artifact: Artifact) -> dict[str, object]:
+    """Return the files by which sentence-transformers, and a build, cut texts and pool an encoder's rows as the
+    artifact does."""
+    model = artifact.header.model
     if model.pooling is None:
         return {}
     steps = ["Transformer", "Pooling", *(["Normalize"] if model.pooling.normalize else [])]
@@ -75,12 +82,26 @@ def sentence_documents(model: ModelInfo) -> dict[str, object]:
     modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     return {
         MODULES: modules,
-        SENTENCE_CONFIG: {"max_seq_length": model.context, "do_lower_case": False},
+        SENTENCE_CONFIGS[0]: {**_text_settings(artifact), "do_lower_case": False},
         "1_Pooling/config.json": {
             "word_embedding_dimension": model.hidden_size,
             **{key: mode == model.pooling.mode for key, mode in modes.items()},
         },
     }
+
+
+def _text_settings(artifact: Artifact) -> dict[str, object]:
+    """Return how long a text is, and the end that a longer one loses where the tokenizer's files might say another."""
+    context = artifact.header.model.context
+    blobs = {blob.name for blob in artifact.header.blobs}
+    named = [artifact.blob(name) for name in (TOKENIZER, TOKENIZER_CONFIG) if name in blobs]
+    cut = TextCut(direction="Right", max_length=context)
+    if TRUNCATION in artifact.header.requires:
+        cut = read_text_cut(artifact.blob(TOKENIZER))
+    settings: dict[str, object] = {"max_seq_length": min(context, cut.max_length)}
+    if any(text in data for data in named for text in (SIDE.encode(), b'"Left"')):
+        settings["tokenizer_args"] = {SIDE: cut.direction.lower()}
+    return settings
 
 
 def _dtype(found: CheckpointParts) -> str:

@@ -97,6 +97,21 @@ SENTENCE = {
         {"processing_kwargs": {"common": {"truncation": False}}},
         "processing_kwargs.common.truncation is False, expected none; remove it",
     ),
+    "rows normalised": (
+        "2_Normalize/config.json",
+        {"module_input_name": "token_embeddings"},
+        "2_Normalize/config.json: normalises 'token_embeddings' to 'token_embeddings', expected 'sentence_embedding'",
+    ),
+    "normalised elsewhere": (
+        "2_Normalize/config.json",
+        {"module_output_name": "normalized"},
+        "2_Normalize/config.json: normalises 'sentence_embedding' to 'normalized', expected 'sentence_embedding'",
+    ),
+    "a file of another architecture's name": (
+        "sentence_distilbert_config.json",
+        {"max_seq_length": 0},
+        "sentence_distilbert_config.json: max_seq_length is 0",
+    ),
     "arguments of the tokenizer": (
         "sentence_bert_config.json",
         {"tokenizer_args": {"do_lower_case": True}},
@@ -177,8 +192,9 @@ SENTENCE = {
 
 @pytest.mark.parametrize("case", SENTENCE)
 def test_broken_sentence_files_are_refused(case, tiny_copy):
-    path = tiny_copy("bert", pooling="mean")
+    path = tiny_copy("bert", pooling="mean", normalize=True)
     name, content, message = SENTENCE[case]
+    (path / name).parent.mkdir(exist_ok=True)
     (path / name).write_text(json.dumps(content))
     assert message in refusal(path)
 

@@ -48,6 +48,18 @@ def test_max_seq_length_counts_before_the_tokenizer(given, tiny_copy):
     assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length == given
 
 
+@pytest.mark.parametrize("first", [None, {}, {"max_seq_length": 24}])
+def test_the_first_file_that_says_anything_counts(first, tiny_copy):
+    """Earlier versions named the file after the architecture."""
+    path = tiny_copy("bert", pooling="mean")
+    if first is not None:
+        (path / "sentence_bert_config.json").write_text(json.dumps(first))
+    (path / "sentence_distilbert_config.json").write_text('{"max_seq_length": 12}')
+    (path / "sentence_xlnet_config.json").write_text('{"max_seq_length": 10}')
+    expected = 24 if first else 12
+    assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length == expected
+
+
 def test_a_plain_encoder_is_as_long_as_its_tokenizer_says(tiny_copy):
     path = tiny_copy("bert")
     set_lengths(path, {"model_max_length": 16})

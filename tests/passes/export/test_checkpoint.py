@@ -1,12 +1,15 @@
 """passes/export/checkpoint.py: the dtype of what it writes."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pyc.compiler.rewrite import map_functions, rename_weights
+from pyc.models.catalog import load_model
 from pyc.passes.build import build
 from pyc.passes.export.checkpoint import _is_exact, export_checkpoint
 from pyc.passes.export.parts import checkpoint_parts
@@ -83,6 +86,38 @@ def test_an_encoder_is_pooled_as_before(pooling, normalize, tiny_checkpoint, tmp
     with exportable(again) as source:
         assert source.artifact.header.model == expected
     assert expected.pooling == Pooling(pooling, normalize)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "sentence"),
+    [
+        ({}, {}),
+        ({"truncation_side": "left"}, {}),
+        ({"truncation_side": "left"}, {"tokenizer_args": {"truncation_side": "right"}}),
+        ({"truncation_side": "right"}, {"tokenizer_args": {"truncation_side": "left"}}),
+    ],
+)
+@pytest.mark.parametrize("shapes", [{}, {"context": 60}, {"context": 60, "text_tokens": 16}])
+def test_an_encoder_s_texts_are_cut_as_before(
+    shapes, tokenizer, sentence, tiny_checkpoint, tmp_path, monkeypatch
+):
+    """By sentence-transformers, and by a build of the folder."""
+    import sentence_transformers
+
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    path = Path(shutil.copytree(tiny_checkpoint("bert", pooling="mean"), tmp_path / "checkpoint"))
+    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 30, **sentence}))
+    config = path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | tokenizer))
+    recipe = {"model": str(path), "shapes": {"tokens": [64], **shapes}, "targets": SMALL["targets"]}
+    with exportable(build(recipe, output=tmp_path / "a.pyca").path) as source:
+        made = export_checkpoint(source, tmp_path / "hf")
+    side = sentence.get("tokenizer_args", tokenizer).get("truncation_side", "right")
+    length = shapes.get("text_tokens", shapes.get("context", 30))
+    read = sentence_transformers.SentenceTransformer(str(made), device="cpu")
+    assert (read.max_seq_length, read.tokenizer.truncation_side) == (length, side)
+    module = load_model(str(made), base_dir=made)
+    assert (module.info.context, module.truncation) == (length, side == "left")
 
 
 @pytest.mark.parametrize(
