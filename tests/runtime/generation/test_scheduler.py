@@ -21,6 +21,7 @@ from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import READ_AHEAD
 from pyc.runtime.generation.token_stream import TokenStream
 from pyc.runtime.host import turns
+from pyc.runtime.model import Model
 
 
 @pytest.mark.slow
@@ -176,14 +177,15 @@ def test_tokens_of_many_prompts_are_not_looked_for_among_those_that_wait(
 class FilledMeanwhile(deque[Token]):
     """Tokens that are ready; the last one comes just after somebody found none, as another thread's step brings it."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, model: Model, request: Request) -> None:
         super().__init__()
-        self._request = request
+        self._model, self._request = model, request
 
     def __bool__(self) -> bool:
         found = len(self) > 0
-        if not found and self._request.is_open:
-            self._request.choose(np.arange(self._request._vocab_size, dtype=np.float32))
+        with self._model.session.lock:  # as a step has: the thread that runs them for coroutines may be at one
+            if not found and self._request.is_open:
+                self._request.choose(np.arange(self._request._vocab_size, dtype=np.float32))
         return found
 
 
@@ -192,8 +194,9 @@ def test_the_last_token_may_come_while_somebody_looks(make: Make, way: str) -> N
     async def read(stream: TokenStream) -> list[Token]:
         return [token async for token in stream]
 
-    batch = make().generate([[5]], max_tokens=1)
-    batch[0]._request.ready = FilledMeanwhile(batch[0]._request)
+    model = make()
+    batch = model.generate([[5]], max_tokens=1)
+    batch[0]._request.ready = FilledMeanwhile(model, batch[0]._request)
     if way == "iterate":
         assert len(list(batch[0])) == 1
     elif way == "end":
