@@ -14,9 +14,7 @@ from pyc.backends.protocol import Backend
 from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.ir import Module
-from pyc.compiler.manager import Observer, run_passes
-from pyc.compiler.operands import sources as weight_sources
+from pyc.compiler.manager import Observer
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
 from pyc.passes.build_arguments import (
@@ -28,33 +26,25 @@ from pyc.passes.build_arguments import (
     check_workers,
 )
 from pyc.passes.build_calibration import calibration
+from pyc.passes.build_output import output_file, with_key, with_sources
 from pyc.passes.build_source import fetch, read_source
-from pyc.passes.calibration_text import calibration_windows
-from pyc.passes.check_adapters import checking_effects
 from pyc.passes.check_amplitudes import small_weights
-from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
 from pyc.passes.emit_programs import check_parts
-from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.jobs.registry import check_jobs, executor_of
-from pyc.passes.lower import Lowered, Weight, backends_of, lower
-from pyc.passes.matrix_algorithms import calibrated, scaled
+from pyc.passes.lower import Weight, backends_of
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
-from pyc.passes.pipeline import pipeline
-from pyc.passes.scale_channels import as_if_scaled
-from pyc.passes.scheme_problem import guessed_recipe
-from pyc.runtime.artifact.format import MAGIC
-from pyc.runtime.artifact.trust.key_sources import ChosenKey, choose_key, find_key
+from pyc.passes.refuse_early import gate_of, refuse_early
+from pyc.runtime.artifact.trust.key_sources import choose_key, find_key
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.machine import peak_rss_bytes
-from pyc.runtime.host.output_file import OutputFile, output_path
 
 if TYPE_CHECKING:
-    from pyc.passes.quality_gate import Gate
     from pyc.runtime.measure.quality_report import QualityReport
 
 logger = logging.getLogger(__name__)
@@ -180,7 +170,7 @@ def build(
     ):
         is_measured = parsed.quantize.calibrates() or parsed.quantize.goal() is not None
         if is_measured:
-            _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
+            refuse_early(parsed, files, cache, backends, with_key(target, existing), programs_from)
         mixture = mixed(parsed, files, cache, backends, count, report)
         parsed = parsed if mixture is None else mixture.recipe
         lowered = lower_recipe(parsed, files, cache, backends, small_weights(files, observe), rounding)
@@ -191,9 +181,9 @@ def build(
         chosen = existing or choose_key(parsed.artifact.key, key)
         if chosen.is_new:
             report(BuildEvent("ingest", 0, 0, chosen.announcement()))
-        target = _with_key(target, chosen)
+        target = with_key(target, chosen)
         target.check()
-        gate = _gate(parsed, lowered.common, files, target)
+        gate = gate_of(parsed, lowered.common, files, target)
         passed: list[QualityReport] = []
 
         def accept(path: Path) -> None:
@@ -220,54 +210,6 @@ def build(
     report(BuildEvent("done", total, total))
     result = result_of(summary, weights, cache, time.perf_counter() - started_s)
     return replace(result, quality=passed[0] if passed else None, mixture=mixture)
-
-
-def _refuse_early(
-    recipe: Recipe,
-    files: SourceFiles,
-    cache: Cache,
-    backends: Mapping[str, Backend],
-    output: OutputFile,
-    programs_from: ProgramsFrom | None,
-) -> None:
-    """Raise, before anything is measured or calibrated, what can be known to be wrong behind it, from headers alone.
-
-    Programs are asked for where the graph is known: schemes that are chosen make another.
-    """
-    is_chosen = recipe.quantize.goal() is not None
-    guess = guessed_recipe(ingest_recipe(recipe, files, cache, backends)) if is_chosen else recipe
-    lowered = lower_recipe(guess, files, cache, backends)
-    target = with_sources(output, lowered.common)
-    target.check()
-    _gate(recipe, lowered.common, files, target)
-    for wanted in recipe.targets:
-        backends[wanted.backend].fastest_first(wanted.isa)
-    check_parts(lowered, recipe)
-    imported_importance(recipe, lowered.common, files)
-    if recipe.quantize.reads_text():
-        calibration_windows(recipe, lowered.common, files, cache)
-    if programs_from and not is_chosen:
-        method, names = scaled(calibrated(lowered.common, recipe.quantize.algorithm))
-        built = lower(as_if_scaled(lowered.common, method, names), backends) if method is not None else lowered
-        programs_from(built, recipe, cache)
-
-
-def _with_key(output: OutputFile, chosen: ChosenKey | None) -> OutputFile:
-    if chosen is None or chosen.file is None:
-        return output
-    return replace(output, sources=(*output.sources, (str(chosen.file), "the signing key")))
-
-
-def _gate(recipe: Recipe, module: Module, files: SourceFiles, target: OutputFile) -> Gate | None:
-    """The recipe's gate, with its text read. What runs and measures a model is imported for one only."""
-    if recipe.quality is None:
-        return None
-    from pyc.passes.quality_gate import read_gate
-
-    gate = read_gate(recipe, module, files, target)
-    if gate is not None:
-        gate.report.check()
-    return gate
 
 
 def result_of(
@@ -326,56 +268,6 @@ def build_cache(use_cache: bool) -> Cache:
     if use_cache and folder is None:
         logger.warning("cache: no home directory; building without a cache; set PYC_CACHE_DIR to have one")
     return Cache(folder)
-
-
-def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force: bool = False) -> OutputFile:
-    """Return where a build writes: `output`, else what the recipe says. Raises ArtifactError when that is no file."""
-    sources = [(recipe.file, "the recipe")] if recipe.file else []
-    if recipe.quality is not None:
-        sources.append((str(recipe.locate(recipe.quality.text)), "the text of the gate"))
-    if recipe.quantize.reads_text() and recipe.quantize.calibration.text:
-        sources.append((str(recipe.locate(recipe.quantize.calibration.text)), "the calibration text"))
-    importance = importance_source(recipe)
-    if importance is not None:
-        sources.append((importance.path, "the importance matrix"))
-    return OutputFile(output_path(recipe.output() if output is None else output), tuple(sources), MAGIC, force=force)
-
-
-def with_sources(output: OutputFile, module: Module) -> OutputFile:
-    """Return `output` that knows every file the build of `module` reads."""
-    named = {source.path: source.name for source in module.sources}
-    read = {source.path for weight in module.weights.values() for source in weight_sources(weight)}
-    files = sorted({**dict.fromkeys(read, "weights"), **named}.items())
-    return replace(output, sources=(*output.sources, *((path, f"{name} of the model") for path, name in files)))
-
-
-def lower_recipe(
-    recipe: Recipe,
-    files: SourceFiles | None = None,
-    cache: Cache | None = None,
-    backends: Mapping[str, Backend] | None = None,
-    observe: Observer = lambda name, module: None,
-    rounding: Callable[[Module], Module] | None = None,
-) -> Lowered:
-    """Return the lowered modules of a recipe: everything that is known without reading a weight.
-
-    What it read stays open in `files`; without them nothing does. What `cache` knows is not found out again. `backends`
-    are those of the recipe's targets, and `observe` is told of every pass. `rounding` is what happens to the common
-    module before those of targets are made; without one, no weight is read, and a prefix has no values. Raises
-    IngestError, AdapterError, QuantizeError, RecipeError and LowerError.
-    """
-    if files is None:
-        with SourceFiles() as files:
-            return lower_recipe(recipe, files, cache, backends, observe)
-    if backends is None:
-        backends = backends_of(recipe, cache or Cache(None))
-    ingested = ingest_recipe(recipe, files, cache, backends)
-    checking = checking_effects(ingested.adapters, files, observe)
-    checking("ingest", ingested.module)
-    common = run_passes(ingested.module, pipeline(recipe, ingested.adapters), observe=checking)
-    if rounding is not None:
-        common = rounding(compute_prefix(common, ingested.adapters, files))
-    return lower(common, backends, observe)
 
 
 def mixed(

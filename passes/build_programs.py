@@ -20,17 +20,16 @@ from pyc.passes.build import (
     BuildResult,
     build_cache,
     log_note,
-    lower_recipe,
-    output_file,
     parse,
     result_of,
-    with_sources,
 )
 from pyc.passes.build_arguments import check_flags, check_path, check_progress
+from pyc.passes.build_output import output_file, with_sources
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import features_of, prefix_shape, provenance_of
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of
 from pyc.passes.lower import Lowered, backends_of
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.module_identity import identity_text, text_blob
 from pyc.passes.rounding import scaling_algorithms
 from pyc.runtime.artifact.format import KV_PREFIX, PROGRAM_ONLY, Generation, Program

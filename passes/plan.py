@@ -26,7 +26,7 @@ from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Quality, Recipe
 from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.models.catalog import load_model
-from pyc.passes.build import lower_recipe, output_file
+from pyc.passes.build_output import output_file
 from pyc.passes.calibration_memory import calibration_peak_bytes, measuring_peak_bytes
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_amplitudes import small_weights
@@ -35,6 +35,7 @@ from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.mix_schemes import windows_to_measure
 from pyc.passes.scale_channels import as_if_scaled

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, log_note, lower_recipe, parse
+from pyc.passes.build import BuildEvent, log_note, parse
 from pyc.passes.build_calibration import calibration
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens, with_chosen_schemes
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import MissingExtraError
 from pyc.runtime.host.cache_folder import cache_directory

@@ -85,7 +85,7 @@ def command(
     """
     keep_blas_small()
     from pyc.compiler.files.staging import StagedFile
-    from pyc.passes.build import with_sources
+    from pyc.passes.build_output import with_sources
     from pyc.passes.default_recipe import propose
     from pyc.runtime.errors import RecipeError
     from pyc.runtime.host.output_file import OutputFile, output_path
@@ -126,9 +126,9 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     from pyc.compiler.recipe.api import recipe_from
     from pyc.compiler.recipe.schema import schema_path
     from pyc.models.adapters import read_adapter
-    from pyc.passes.build import lower_recipe
     from pyc.passes.compute_prefix import virtual_tokens_of
     from pyc.passes.default_recipe import reference_from
+    from pyc.passes.lower_recipe import lower_recipe
     from pyc.templates.rendering import render
 
     info = proposal.module.info

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import SCHEMES
-from pyc.passes.build import build, lower_recipe
+from pyc.passes.build import build
 from pyc.passes.check_amplitudes import small_weights
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.plan import plan
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1}

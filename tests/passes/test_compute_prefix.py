@@ -9,8 +9,8 @@ from pyc.compiler.evaluate import evaluate_rows, unstored
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.weights import Stacked, Stored
-from pyc.passes.build import lower_recipe
 from pyc.passes.interpret_text import Windows, prefix_digest
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.predict_text import Predictor
 
 TOKENS = 6

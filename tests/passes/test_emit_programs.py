@@ -10,8 +10,9 @@ from pyc.backends.protocol import CompiledProgram
 from pyc.backends.registry import BACKENDS, backend_for
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.build import build, lower_recipe
+from pyc.passes.build import build
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of, emit_programs
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.runtime.artifact.format import Tool
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.protocol import STEP_CONVENTION

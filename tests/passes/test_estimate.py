@@ -13,8 +13,8 @@ from built_models import artifacts, recipe_for
 from pyc.compiler.estimate import build_peak_bytes, tokenizer_bytes, workspace_bytes
 from pyc.compiler.ir import Function, Operation, TensorType, Value
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.build import lower_recipe
 from pyc.passes.calibration_memory import calibration_peak_bytes
+from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.plan import plan
 
 __all__ = ["artifacts"]

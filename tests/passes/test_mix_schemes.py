@@ -416,7 +416,7 @@ def test_a_speed_that_this_machine_cannot_time_is_refused_before_the_work(
         raise AssertionError("the work has begun")
 
     monkeypatch.setattr(mixing, "calibration_windows", begun)
-    monkeypatch.setattr("pyc.passes.build.calibration_windows", begun)
+    monkeypatch.setattr("pyc.passes.refuse_early.calibration_windows", begun)
     monkeypatch.setattr("pyc.passes.plan.calibration_windows", begun)
     given = {**document(tiny_checkpoint("llama", **SIZES), algorithm="gptq", min_tok_s=10.0), "targets": targets}
     expected = f"^quantize.min_tok_s: decoding is timed where the artifact is built, {says}"
