@@ -100,7 +100,7 @@ def find_directory(
 def _find(reference: str, base_dir: Path, files: SourceFiles, error: type[PycError]) -> Directory:
     path = base_dir / os.path.expanduser(reference)
     if path.is_dir():
-        real = path.resolve()
+        real = files.resolved(path)
         return Directory(real, shown(reference, MAX_LABEL), files, _cache_folder(real), error)
     if path.exists():
         if advice := instead_of_checkpoint(path):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from pyc.backends.protocol import Backend
 from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.files.cache import Cache
-from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.manager import Observer
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
@@ -26,6 +25,7 @@ from pyc.passes.build_arguments import (
     check_workers,
 )
 from pyc.passes.build_calibration import calibration
+from pyc.passes.build_context import BuildContext, build_context
 from pyc.passes.build_output import output_file, with_key, with_sources
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.check_amplitudes import small_weights
@@ -33,16 +33,17 @@ from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
 from pyc.passes.emit_programs import check_parts
 from pyc.passes.ingest_recipe import ingest_recipe
-from pyc.passes.jobs.registry import check_jobs, executor_of
+from pyc.passes.jobs.registry import check_jobs
 from pyc.passes.lower import Weight, backends_of
 from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
 from pyc.passes.refuse_early import gate_of, refuse_early
-from pyc.runtime.artifact.trust.key_sources import choose_key, find_key
+from pyc.runtime.artifact.trust.key_sources import ChosenKey, choose_key, find_key
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.machine import peak_rss_bytes
+from pyc.runtime.host.output_file import OutputFile
 
 if TYPE_CHECKING:
     from pyc.runtime.measure.quality_report import QualityReport
@@ -141,7 +142,7 @@ def build(
     check_path(output, "output")
     check_path(key, "key")
     check_path(dump_ir, "dump_ir")
-    count = check_workers(workers)
+    check_workers(workers)
     check_flags(use_cache=use_cache, force=force, download=download)
     check_jobs(jobs, use_cache=use_cache)
     report = progress or log_note
@@ -156,6 +157,47 @@ def build(
     existing = find_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
     observe: Observer = (lambda name, module: None) if dump_ir is None else IrDump(dump_ir)
     report(BuildEvent("ingest", 0, 0))
+    with build_context(cache, workers, jobs) as context:
+        result = _built(parsed, target, context, backends, (existing, key), report, observe, programs_from)
+    cache.trim()
+    return replace(result, elapsed_s=time.perf_counter() - started_s)
+
+
+def build_inside(
+    recipe: Recipe,
+    context: BuildContext,
+    *,
+    output: Path,
+    key: Path,
+    progress: Callable[[BuildEvent], None] | None = None,
+) -> BuildResult:
+    """Build an artifact for another build, of which `context` is: with its open files, cache and workers.
+
+    What it looks up in the cache does not count among that build's hits and misses. Raises the errors of `build`.
+    """
+    report = progress or log_note
+    context.files.check()
+    report(BuildEvent("ingest", 0, 0))
+    backends = backends_of(recipe, context.cache)
+    target, existing = output_file(recipe, output), find_key(recipe.artifact.key, key)
+    with context.cache.counting_apart():
+        return _built(recipe, target, context, backends, (existing, key), report)
+
+
+def _built(
+    recipe: Recipe,
+    target: OutputFile,
+    context: BuildContext,
+    backends: Mapping[str, Backend],
+    keys: tuple[ChosenKey | None, str | os.PathLike[str] | None],
+    report: Callable[[BuildEvent], None],
+    observe: Observer = lambda name, module: None,
+    programs_from: ProgramsFrom | None = None,
+) -> BuildResult:
+    """Read, measure, calibrate, lower and emit; `keys`: what `find_key` found, and the file that was given."""
+    started_s = time.perf_counter()
+    files, cache, executor, count = context.files, context.cache, context.executor, context.workers
+    existing, key = keys
     done = total = 0
 
     def advance(size_bytes: int) -> None:
@@ -163,39 +205,35 @@ def build(
         done += size_bytes
         report(BuildEvent("emit", done, total))
 
-    with (
-        executor_of(jobs, count if jobs is None else workers, cache) as executor,
-        SourceFiles() as files,
-        calibration(parsed, files, cache, lambda *what: report(BuildEvent(*what)), executor, count) as rounding,
-    ):
-        is_measured = parsed.quantize.calibrates() or parsed.quantize.goal() is not None
+    with calibration(recipe, files, cache, lambda *what: report(BuildEvent(*what)), executor, count) as rounding:
+        is_measured = recipe.quantize.calibrates() or recipe.quantize.goal() is not None
         if is_measured:
-            refuse_early(parsed, files, cache, backends, with_key(target, existing), programs_from)
-        mixture = mixed(parsed, files, cache, backends, count, report)
-        parsed = parsed if mixture is None else mixture.recipe
-        lowered = lower_recipe(parsed, files, cache, backends, small_weights(files, observe), rounding)
+            refuse_early(recipe, files, cache, backends, with_key(target, existing), programs_from)
+        mixture = mixed(recipe, context, backends, report)
+        recipe = recipe if mixture is None else mixture.recipe
+        lowered = lower_recipe(recipe, files, cache, backends, small_weights(files, observe), rounding)
         if not is_measured:
-            check_parts(lowered, parsed)
+            check_parts(lowered, recipe)
         target = with_sources(target, lowered.common)
         target.check()
-        chosen = existing or choose_key(parsed.artifact.key, key)
+        chosen = existing or choose_key(recipe.artifact.key, key)
         if chosen.is_new:
             report(BuildEvent("ingest", 0, 0, chosen.announcement()))
         target = with_key(target, chosen)
         target.check()
-        gate = gate_of(parsed, lowered.common, files, target)
+        gate = gate_of(recipe, lowered.common, files, target)
         passed: list[QualityReport] = []
 
         def accept(path: Path) -> None:
             if gate is not None:
-                passed.append(gate.require(path, chosen.key.public, lambda *what: report(BuildEvent(*what))))
+                passed.append(gate.require(path, chosen.key.public, context, lambda *what: report(BuildEvent(*what))))
 
         weights = lowered.weights()
         total = sum(weight.tensor.size_bytes for weight in weights.values())
         report(BuildEvent("lower", 0, 0))
         summary = emit_artifact(
             lowered,
-            parsed,
+            recipe,
             target,
             signing_key=chosen.key,
             files=files,
@@ -206,7 +244,6 @@ def build(
             weights_done=lambda: None if programs_from else report(BuildEvent("compile", 0, 0)),
             accept=accept,
         )
-    cache.trim()
     report(BuildEvent("done", total, total))
     result = result_of(summary, weights, cache, time.perf_counter() - started_s)
     return replace(result, quality=passed[0] if passed else None, mixture=mixture)
@@ -271,15 +308,10 @@ def build_cache(use_cache: bool) -> Cache:
 
 
 def mixed(
-    recipe: Recipe,
-    files: SourceFiles,
-    cache: Cache,
-    backends: Mapping[str, Backend],
-    workers: int,
-    report: Callable[[BuildEvent], None],
+    recipe: Recipe, context: BuildContext, backends: Mapping[str, Backend], report: Callable[[BuildEvent], None]
 ) -> Mixture | None:
     """Return the schemes that are chosen for a recipe with a goal, None for one that names them all."""
     if recipe.quantize.goal() is None:
         return None
-    ingested = ingest_recipe(recipe, files, cache, backends)
-    return mix_schemes(ingested, files, cache, workers, lambda *what: report(BuildEvent(*what)))
+    ingested = ingest_recipe(recipe, context.files, context.cache, backends)
+    return mix_schemes(ingested, context, lambda *what: report(BuildEvent(*what)))

@@ -41,8 +41,7 @@ def calibration(
         yield lambda module: replace(module, sources=(*module.sources, *read))
         return
     sweep()
-    with work_folder("calibration") as folder:
-        files.add_own(str(folder))
+    with work_folder("calibration") as folder, files.owning(folder):
 
         def calibrated(module: Module) -> Module:
             importance = imported_importance(recipe, module, files)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.recipe.types import ArtifactOptions, CalibrationText, Quantize, Recipe, Shapes
+from pyc.passes.build_context import BuildContext
 from pyc.passes.host_targets import speed_target
 from pyc.runtime.artifact.trust.key_sources import write_key_file
 from pyc.runtime.measure.benchmark import DecoderBench, spread
@@ -29,17 +30,17 @@ REPEATS = 3
 class SpeedMeter:
     """Builds and times; use `speed_meter`. `folder` gets one artifact after the other."""
 
-    def __init__(self, recipe: Recipe, context: int, folder: Path, workers: int) -> None:
-        self._context, self._folder, self._workers = min(CONTEXT, context), folder, workers
+    def __init__(self, recipe: Recipe, tokens: int, folder: Path, context: BuildContext) -> None:
+        self._tokens, self._folder, self._context = min(CONTEXT, tokens), folder, context
         self._key = write_key_file(folder / "key")
         self._target = speed_target(recipe)
 
     def tokens_per_second(self, recipe: Recipe) -> float:
         """Return how many tokens a second a recipe decodes whose schemes are all named. Raises the errors of builds."""
-        from pyc.passes.build import build  # which chooses schemes, as what imports this does
+        from pyc.passes.build import build_inside  # which chooses schemes, as what imports this does
 
         path = self._folder / "speed.pyca"
-        made = build(self._small(recipe), output=path, key=self._folder / "key", workers=self._workers)
+        made = build_inside(self._small(recipe), self._context, output=path, key=self._folder / "key")
         with load(made.path, trust=self._key.public.text()) as model:
             bench = DecoderBench(model)
             count = max(1, min(STEPS, model.session.context - 1))
@@ -51,7 +52,7 @@ class SpeedMeter:
             recipe,
             folder=str(Path(recipe.folder).absolute()),
             quantize=_by_nearest(recipe.quantize),
-            shapes=Shapes(context=self._context, tokens=(1,), batch=(1,), logits=(1,)),
+            shapes=Shapes(context=self._tokens, tokens=(1,), batch=(1,), logits=(1,)),
             targets=(self._target,),
             artifact=ArtifactOptions(codec="none"),
             quality=None,
@@ -66,10 +67,10 @@ def _by_nearest(quantize: Quantize) -> Quantize:
 
 
 @contextmanager
-def speed_meter(recipe: Recipe, context: int, workers: int) -> Iterator[SpeedMeter]:
-    """Yield what times the choices of a recipe whose model serves `context` tokens.
+def speed_meter(recipe: Recipe, tokens: int, context: BuildContext) -> Iterator[SpeedMeter]:
+    """Yield what times the choices of a recipe whose model serves so many `tokens`, in a build with `context`.
 
     Raises RecipeError where this machine's CPU runs no target.
     """
     with work_folder("eval") as folder:
-        yield SpeedMeter(recipe, context, folder, workers)
+        yield SpeedMeter(recipe, tokens, folder, context)

@@ -30,7 +30,6 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.ir import Module
@@ -38,30 +37,21 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.types import Quantize
 from pyc.compiler.scheme_choice import Choice, Option, choose, fewest, loss_of, path, size_of, smallest
 from pyc.compiler.schemes import Scheme
+from pyc.passes.build_context import BuildContext
 from pyc.passes.calibrate import VERSION as CALIBRATION_VERSION
 from pyc.passes.calibrate import calibrate
-from pyc.passes.calibration_text import calibration_windows, held_back_windows
+from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.imported_importance import importance_source, imported_importance
-from pyc.passes.interpret_text import Windows
 from pyc.passes.matrix_algorithms import scaled_gains_bytes
 from pyc.passes.measure_schemes import SchemeMeter
+from pyc.passes.measured_windows import windows_to_measure
 from pyc.passes.mixture import ChosenGroup, Mixture, UniformScheme
 from pyc.passes.pipeline import pipeline
 from pyc.passes.scheme_groups import MatrixGroup, scheme_for, tensor_bytes
 from pyc.passes.scheme_problem import Ingested, Problem, problem
 from pyc.runtime.errors import RecipeError
-
-TOKENS = 4096
-"""Of the calibration text, at most; windows are taken evenly from it."""
-
-LARGE_WEIGHTS = 1 << 28
-LARGE_TOKENS = 2048
-"""For models of so many weights."""
-
-INPUT_TOKENS = 8192
-"""Whose values GPTQ rounds groups for, where the recipe calibrates."""
 
 NEAR = 2.0
 """Uniform schemes are measured whose predicted distance is at most so many times that of the mix."""
@@ -90,10 +80,8 @@ Items = Sequence[Sequence[Option]]
 """The options of each group."""
 
 
-def mix_schemes(
-    ingested: Ingested, files: SourceFiles, cache: Cache, workers: int, report: Report
-) -> Mixture | None:
-    """Return what is chosen for a recipe with a goal; None where there is nothing to choose.
+def mix_schemes(ingested: Ingested, context: BuildContext, report: Report) -> Mixture | None:
+    """Return what is chosen for a recipe with a goal, of a build with `context`; None where there is no choice.
 
     Raises RecipeError for a goal that cannot be kept, and the errors of a calibration text.
     """
@@ -102,7 +90,7 @@ def mix_schemes(
         found.check()
     if found is None or not found.leaves_a_choice():
         return None
-    return _Mixer(found, files, cache, workers, report).mixture()
+    return _Mixer(found, context, report).mixture()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +105,9 @@ class _Found:
 
 
 class _Mixer:
-    def __init__(self, found: Problem, files: SourceFiles, cache: Cache, workers: int, report: Report) -> None:
-        self._problem, self._report, self._workers = found, report, workers
+    def __init__(self, found: Problem, context: BuildContext, report: Report) -> None:
+        self._problem, self._report, self._context = found, report, context
+        files, cache = context.files, context.cache
         ingested = found.ingested
         passes = pipeline(replace(ingested.recipe, quantize=Quantize()), ingested.adapters)
         module = run_passes(ingested.module, passes[:-1], observe=checking_effects(ingested.adapters, files))
@@ -126,7 +115,7 @@ class _Mixer:
         self._module = module
         source = importance_source(ingested.recipe)
         self._importance_digest = "" if source is None else files.digest(source.path)
-        self._windows, self._cache = calibration_windows(ingested.recipe, module, files, cache), cache
+        self._windows = calibration_windows(ingested.recipe, module, files, cache)
         self._is_calibrated = found.quantize.calibrates()
         self._done = self._total = 0
         self._stage: Literal["measure", "compare"] = "measure"
@@ -136,7 +125,7 @@ class _Mixer:
             measured,
             files,
             cache,
-            workers,
+            context.workers,
             self._advance,
             calibrated_by=calibrated_by,
             algorithm_of=lambda name: found.quantize.algorithm_of(name) or found.quantize.algorithm,
@@ -233,7 +222,7 @@ class _Mixer:
         reads = self._problem.read_by_a_token(items)
         self._begin("compare", 2 + SPEED_ATTEMPTS)
         ingested = self._problem.ingested
-        with speed_meter(ingested.recipe, self._module.usable_context, self._workers) as meter:
+        with speed_meter(ingested.recipe, self._module.usable_context, self._context) as meter:
 
             def seconds(choice: Choice) -> float:
                 elapsed_s = 1 / meter.tokens_per_second(self._problem.resolved(choice))
@@ -295,10 +284,22 @@ class _Mixer:
         stored = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
         module = dataclasses.replace(stored, prefix=self._module.prefix)
         recipe, quantize = self._problem.ingested.recipe, self._problem.quantize
-        with work_folder("calibration") as folder, SourceFiles() as files:
+        context, files = self._context, self._context.files
+        with work_folder("calibration") as folder, files.owning(folder):
             importance = imported_importance(recipe, module, files)
             given = quantize.algorithm, quantize.migration, importance
-            yield calibrate(module, self._windows, files, self._cache, folder, lambda weights: None, *given), files
+            made = calibrate(
+                module,
+                self._windows,
+                files,
+                context.cache,
+                folder,
+                lambda weights: None,
+                *given,
+                context.executor,
+                context.workers,
+            )
+            yield made, files
 
     def _described(self, items: Items, found: _Found) -> Mixture:
         problem, (name, value) = self._problem, self._problem.goal
@@ -362,37 +363,3 @@ def _within(
         if taken_s >= limit_s * (1 - SPEED_TOLERANCE):
             break
     return *low, predicted_s
-
-
-def windows_to_measure(
-    found: Problem, module: Module, windows: Windows, files: SourceFiles
-) -> tuple[Windows, Windows, Windows | None]:
-    """Return the windows to measure by, those that a build calibrates by, and those that groups are rounded by, if any.
-
-    `windows` are the calibration's, of `module`.
-    """
-    is_large = sum(group.weights for group in found.groups) >= LARGE_WEIGHTS
-    tokens = LARGE_TOKENS if is_large else TOKENS
-    if not found.quantize.calibrates():
-        return _fewer(windows, tokens), windows, None
-    behind = held_back_windows(found.ingested.recipe, module, files, tokens)
-    measured, windows = _apart(windows, behind, tokens)
-    return measured, windows, _fewer(windows, INPUT_TOKENS)
-
-
-def _apart(windows: Windows, behind: Windows | None, tokens: int) -> tuple[Windows, Windows]:
-    """Return windows to measure by and others to calibrate by: those that a text has behind the calibration's, or else,
-    of two windows or more, up to a quarter of the calibration's own."""
-    count, length = windows.ids.shape
-    if behind is not None or count < 2:
-        return behind or windows, windows
-    taken = max(1, min(count // 4, tokens // length))
-    first = windows.ids[:-taken]
-    return Windows(windows.ids[-taken:], windows.digest), Windows(first, f"{windows.digest} without {taken}")
-
-
-def _fewer(windows: Windows, tokens: int) -> Windows:
-    """Return at most so many tokens of the text, in windows that are taken evenly, and at least one."""
-    count, length = windows.ids.shape
-    wanted = max(1, min(count, tokens // length))
-    return Windows(windows.ids[[index * count // wanted for index in range(wanted)]], windows.digest)

@@ -37,7 +37,7 @@ from pyc.passes.interpret_text import Windows
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.matrix_algorithms import calibrated, scaled
-from pyc.passes.mix_schemes import windows_to_measure
+from pyc.passes.measured_windows import windows_to_measure
 from pyc.passes.scale_channels import as_if_scaled
 from pyc.passes.scheme_problem import Problem, guessed_recipe, problem
 from pyc.runtime.artifact.format import ModelInfo

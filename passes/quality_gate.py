@@ -17,6 +17,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.staging import StagedFile
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import Quality, Recipe
+from pyc.passes.build_context import BuildContext
 from pyc.passes.host_targets import host_target
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.keys import PublicKey
@@ -53,13 +54,15 @@ class Gate:
     passage: Passage
     report: OutputFile
 
-    def require(self, path: Path, key: PublicKey, progress: Progress) -> QualityReport:
+    def require(self, path: Path, key: PublicKey, context: BuildContext, progress: Progress) -> QualityReport:
         """Return the report of the artifact at `path`, signed by `key`, which keeps all limits; it is written, too.
+        `context` is that of the artifact's build.
 
-        Raises QualityError for one that does not, RunError for one that does not run here, and the errors of a build
-        of the reference.
+        Raises QualityError for one that does not, RunError for one that does not run here, IngestError where a file that
+        the build has read changed by the end, and the errors of a build of the reference.
         """
-        report = self._measure(path, key, progress)
+        report = self._measure(path, key, context, progress)
+        context.files.check()
         text = document_text(report)
         with StagedFile(self.report.path, allowed=self.report.check) as file:
             file.write(text.encode())
@@ -74,15 +77,15 @@ class Gate:
             )
         return report
 
-    def _measure(self, path: Path, key: PublicKey, progress: Progress) -> QualityReport:
+    def _measure(self, path: Path, key: PublicKey, context: BuildContext, progress: Progress) -> QualityReport:
         with ExitStack() as stack:
             with open_artifact(path) as artifact:
                 storage = storage_of(artifact)
                 is_decoder = artifact.header.model.kind == "decoder"
-                context = self.passage.context if is_decoder else None
+                window = self.passage.context if is_decoder else None
                 try:
                     program = choose_program(artifact.header.programs, None)
-                    model = stack.enter_context(load(artifact, trust=key.text(), context=context))
+                    model = stack.enter_context(load(artifact, trust=key.text(), context=window))
                 except RunError as error:
                     raise RunError(f"quality: the gate runs the artifact where it is built: {error}") from error
             baseline = None
@@ -94,6 +97,7 @@ class Gate:
                     program,
                     model.info,
                     self.passage.context,
+                    within=context,
                     progress=lambda event: progress("reference", event.done_bytes, event.total_bytes),
                 )
                 checkpoint = Path(self.recipe.model).name or self.recipe.model

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.recipe.types import ArtifactOptions, Quantize, Recipe, Shapes, Target
-from pyc.passes.build import BuildEvent, build
+from pyc.passes.build import BuildEvent, build, build_inside
+from pyc.passes.build_context import BuildContext
 from pyc.runtime.artifact.format import ModelInfo, Program
 from pyc.runtime.artifact.trust.key_sources import write_key_file
 from pyc.runtime.model import Model, load
@@ -30,25 +31,26 @@ def reference_model(
     recipe: Recipe,
     program: Program,
     info: ModelInfo,
-    context: int,
+    window: int,
     *,
+    within: BuildContext | None,
     threads: int | None = None,
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> Iterator[Model]:
-    """Yield the model of a recipe without rounding, for windows of `context` tokens. It runs on the CPU, in the variant
-    of `program` where that is one of the CPU's; `info` is that of the model to compare.
+    """Yield the model of a recipe without rounding, for windows of so many tokens. It runs on the CPU, in the variant
+    of `program` where that is one of the CPU's; `info` is that of the model to compare. `within` is what the build has
+    that asks for it, if one does: the checkpoint is what that build has opened.
 
     The artifact lies in a temporary folder and has a key of its own; what it takes long to make is in the build cache.
     Raises the errors of a build, and of `load`.
     """
     with work_folder("eval") as folder:
         key = write_key_file(folder / "key")
-        made = build(
-            unrounded(recipe, program, info, context),
-            output=folder / "reference.pyca",
-            key=folder / "key",
-            progress=progress,
-        )
+        exact, output = unrounded(recipe, program, info, window), folder / "reference.pyca"
+        if within is None:
+            made = build(exact, output=output, key=folder / "key", progress=progress)
+        else:
+            made = build_inside(exact, within, output=output, key=folder / "key", progress=progress)
         with load(made.path, threads=threads, trust=key.public.text()) as model:
             yield model
 

@@ -107,6 +107,16 @@ class Cache:
         with self._lock:
             self.hits, self.misses = self.hits + is_hit, self.misses + (not is_hit)
 
+    @contextlib.contextmanager
+    def counting_apart(self) -> Iterator[None]:
+        """Have hits and misses count from 0 in the context, as of a build inside another; then they are as before."""
+        before = self.hits, self.misses
+        self.hits = self.misses = 0
+        try:
+            yield
+        finally:
+            self.hits, self.misses = before
+
     def trim(self) -> None:
         """Drop the least recently used entries until the cache is within its limit, and what killed builds left."""
         if self.directory is not None:

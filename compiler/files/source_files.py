@@ -8,6 +8,7 @@ and the build calls it before a cache entry is published and before the artifact
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -15,6 +16,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Self
@@ -76,6 +78,7 @@ class SourceFiles:
         self._is_quiet = is_quiet
         self._compared: dict[tuple[Extent, Extent], bool] = {}
         self._own: list[str] = []
+        self._resolved: dict[Path, Path] = {}
         self._lock = Lock()
         self._is_closed = False
 
@@ -102,13 +105,28 @@ class SourceFiles:
             self._warned.add(said)
             logger.warning("%s", said, stacklevel=2)
 
-    def add_own(self, folder: str) -> None:
-        """Say that the files in `folder` are the build's own, which no other machine has."""
-        self._own.append(os.path.join(folder, ""))
+    @contextlib.contextmanager
+    def owning(self, folder: Path) -> Iterator[None]:
+        """Take the files in `folder`, in the context, to be the build's own, which no other machine has; then close
+        them."""
+        own = os.path.join(folder, "")
+        self._own.append(own)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._own.remove(own)
+                for path in [path for path in self._files if path.startswith(own)]:
+                    os.close(self._files.pop(path).descriptor)
 
     def is_own(self, path: str) -> bool:
         """Return whether a file is the build's own."""
         return path.startswith(tuple(self._own))
+
+    def resolved(self, path: Path) -> Path:
+        """Return a path without symbolic links, as it was when it was first asked for: a link may lead elsewhere now.
+        """
+        return self._resolved.setdefault(path, path.resolve())
 
     def size_bytes(self, path: str) -> int:
         """Return the size of a file when it was opened."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Graph
 from pyc.compiler.recipe.quantize_rules import GOALS
@@ -18,7 +17,7 @@ from pyc.compiler.recipe.types import Recipe, Target
 from pyc.compiler.text import parse_graph
 from pyc.models.adapters import read_adapter
 from pyc.passes.build import BuildEvent, build, build_cache, log_note, mixed, parse
-from pyc.passes.build_arguments import check_workers
+from pyc.passes.build_context import build_context
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of
 from pyc.passes.scheme_problem import problem
@@ -94,13 +93,13 @@ def with_chosen_schemes(recipe: Recipe, report: Callable[[BuildEvent], None] = l
     if recipe.quantize.goal() is None:
         return recipe
     cache = build_cache(use_cache=True)
-    with SourceFiles() as files:
+    with build_context(cache) as context:
         backends = backends_of(recipe, cache)
         if recipe.quantize.min_tok_s is not None:
-            found = problem(ingest_recipe(recipe, files, cache, backends))
+            found = problem(ingest_recipe(recipe, context.files, cache, backends))
             if found is not None and found.leaves_a_choice():
                 raise RecipeError(_measured_anew(recipe))
-        mixture = mixed(recipe, files, cache, backends, check_workers(None), report)
+        mixture = mixed(recipe, context, backends, report)
     quantize = (recipe if mixture is None else mixture.recipe).quantize
     return replace(recipe, quantize=replace(quantize, **dict.fromkeys(GOALS)))
 

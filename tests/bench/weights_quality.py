@@ -29,8 +29,8 @@ import transformers
 from tokenizers import Tokenizer
 
 from pyc.compiler.files.cache import Cache
-from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
+from pyc.passes.build_context import build_context
 from pyc.passes.calibrate import calibrate
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows, stored_rows
@@ -174,10 +174,14 @@ def of_pyc(options: argparse.Namespace, reference: np.ndarray, scored: Windows) 
         calibration = {"text": str(options.calibration.resolve()), "tokens": options.tokens}
         quantize |= {"algorithm": algorithm, "calibration": calibration}
         recipe = recipe_from({"model": str(options.checkpoint), "quantize": quantize})
-        with SourceFiles() as files, tempfile.TemporaryDirectory() as folder:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            build_context(Cache(Path(folder) / "cache" if is_goal else None), 2) as context,
+        ):
+            files = context.files
             ingested = ingest_recipe(recipe, files, None, {})
             if is_goal:
-                mixture = mix_schemes(ingested, files, Cache(Path(folder) / "cache"), 2, lambda *what: None)
+                mixture = mix_schemes(ingested, context, lambda *what: None)
                 assert mixture is not None
                 recipe = mixture.recipe
             module = ingested.stored(recipe.quantize)

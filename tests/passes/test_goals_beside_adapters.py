@@ -13,6 +13,7 @@ from pyc.compiler.scheme_choice import size_of
 from pyc.compiler.stacked_names import names_in_stack
 from pyc.passes import mix_schemes as mixing
 from pyc.passes.build import build
+from pyc.passes.build_context import build_context
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.plan import plan
 from pyc.passes.scheme_problem import guessed_recipe, problem
@@ -155,14 +156,9 @@ def test_a_build_says_the_bits_of_its_tensors_and_builds_again_from_its_record(c
 
 
 def test_a_calibrated_distance_chooses_for_a_head_of_its_own(document):
-    with SourceFiles() as files:
-        mixture = mixing.mix_schemes(
-            taken(document("a saved head", max_kl=0.5, algorithm="gptq"), files),
-            files,
-            Cache(None),
-            2,
-            lambda *what: None,
-        )
+    with build_context(Cache(None), 2) as context:
+        given = taken(document("a saved head", max_kl=0.5, algorithm="gptq"), context.files)
+        mixture = mixing.mix_schemes(given, context, lambda *what: None)
     assert mixture.groups[-1].names == (HEAD,)
     assert mixture.groups[-1].distance > 0
     assert mixture.measured <= 0.5

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from pyc.compiler.files.cache import Cache
-from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.passes import measure_speed
+from pyc.passes.build_context import build_context
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.measure_speed import SpeedMeter
 from pyc.passes.mix_schemes import mix_schemes
@@ -32,11 +32,11 @@ def test_a_step_at_least_is_timed(context, steps, tmp_path, monkeypatch):
             return [0.5] * tokens
 
     model = SimpleNamespace(session=SimpleNamespace(context=context))
-    monkeypatch.setattr("pyc.passes.build.build", lambda *given, **more: SimpleNamespace(path="model.pyca"))
+    monkeypatch.setattr("pyc.passes.build.build_inside", lambda *given, **more: SimpleNamespace(path="model.pyca"))
     monkeypatch.setattr(measure_speed, "load", lambda path, trust: nullcontext(model))
     monkeypatch.setattr(measure_speed, "DecoderBench", Bench)
     recipe = recipe_from({"model": "m", "quantize": {"min_tok_s": 5}, "targets": TARGETS})
-    assert SpeedMeter(recipe, context, tmp_path, 1).tokens_per_second(recipe) == 2
+    assert SpeedMeter(recipe, context, tmp_path, None).tokens_per_second(recipe) == 2
     assert set(counts) == {steps}
 
 
@@ -49,8 +49,8 @@ def test_virtual_tokens_are_not_in_the_context_that_is_timed(tiny_checkpoint, ti
     adapters = [{"path": str(adapter)}]
     document = {"model": str(checkpoint), "adapters": adapters, "quantize": quantize, "targets": TARGETS}
     contexts = set()
-    monkeypatch.setattr(SpeedMeter, "tokens_per_second", lambda self, recipe: contexts.add(self._context) or 2.0)
-    with SourceFiles() as files:
-        ingested = ingest_recipe(recipe_from(document), files, None, {})
-        mix_schemes(ingested, files, Cache(None), 1, lambda *what: None)
+    monkeypatch.setattr(SpeedMeter, "tokens_per_second", lambda self, recipe: contexts.add(self._tokens) or 2.0)
+    with build_context(Cache(None), 1) as context:
+        ingested = ingest_recipe(recipe_from(document), context.files, None, {})
+        mix_schemes(ingested, context, lambda *what: None)
     assert contexts == {ingested.module.info.context - 4}

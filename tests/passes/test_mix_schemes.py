@@ -3,9 +3,11 @@
 import json
 import os
 import platform
+import shutil
 
 import numpy as np
 import pytest
+from built_models import target_of
 
 from pyc.backends.cpu.isa import ISAS
 from pyc.compiler.files.cache import Cache
@@ -15,9 +17,10 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.scheme_choice import Option, path, size_of
 from pyc.compiler.schemes import SCHEMES
 from pyc.passes import calibrate as calibration
-from pyc.passes import host_targets, rounding
+from pyc.passes import host_targets, measured_windows, rounding
 from pyc.passes import mix_schemes as mixing
 from pyc.passes.build import build
+from pyc.passes.build_context import build_context
 from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows, stored_rows
@@ -27,7 +30,7 @@ from pyc.passes.mix_schemes import Ingested, _within, mix_schemes, problem
 from pyc.passes.plan import plan
 from pyc.passes.predict_text import Predictor
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.errors import QuantizeError, RecipeError
+from pyc.runtime.errors import IngestError, QuantizeError, RecipeError
 from pyc.runtime.executors.cpu import features
 from pyc.runtime.text.tokenizer import Tokenizer
 
@@ -61,9 +64,8 @@ def ingested(document, files):
 
 def mixture_of(document, cache=None, workers=2):
     reports = []
-    with SourceFiles() as files:
-        taken = ingested(document, files)
-        found = mix_schemes(taken, files, cache or Cache(None), workers, lambda *what: reports.append(what))
+    with build_context(cache or Cache(None), workers) as context:
+        found = mix_schemes(ingested(document, context.files), context, lambda *what: reports.append(what))
     return found, reports
 
 
@@ -374,13 +376,43 @@ def test_a_mix_is_timed_on_this_machine(tiny_checkpoint, document):
     assert found.tokens_per_second[0] > 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("quantize", [{"min_tok_s": 0.01}, {"bits_per_weight": 6, "algorithm": "gptq"}], ids=str)
+def test_what_is_timed_or_measured_is_made_as_the_artifact_is(quantize, tiny_checkpoint, document, tmp_path, executors):
+    """By the same workers, with the same cache or none."""
+    path = tiny_checkpoint("llama", **{**SIZES, "num_hidden_layers": 1})
+    given = {**document(path, **quantize), "targets": target_of()}
+    made = build(given, output=tmp_path / "model.pyca", use_cache=False, workers=3)
+    assert made.mixture is not None
+    assert not (tmp_path / "cache").exists()
+    assert executors == [3]
+    assert (made.cache_hits, made.cache_misses) == (0, made.tensors + 1)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_renamed_over_while_choices_are_timed(tiny_copy, document, tmp_path):
+    path = tiny_copy("llama", **{**SIZES, "num_hidden_layers": 1})
+    stages = []
+
+    def progress(event):
+        stages.append(event.stage)
+        if event.stage == "compare" and event.done_bytes == 0:
+            shutil.copy(path / "config.json", tmp_path / "other")
+            (tmp_path / "other").rename(path / "config.json")
+
+    given = {**document(path, min_tok_s=0.01), "targets": target_of()}
+    with pytest.raises(IngestError, match=r"/config\.json: the file changed while the build read it"):
+        build(given, output=tmp_path / "model.pyca", progress=progress)
+    assert "lower" not in stages
+
+
 def test_what_is_timed_is_not_calibrated(document, tmp_path):
     """Codes leave the speed of kernels as it is."""
     override = {"match": "a", "scheme": "int8", "algorithm": "imatrix"}
     given = document("m", min_tok_s=5, algorithm="gptq", overrides=[override])
     given["quantize"]["calibration"] = {"imatrix": "a.dat"}
     recipe = recipe_from(given)
-    timed = SpeedMeter(recipe, 64, tmp_path, 1)._small(recipe).quantize
+    timed = SpeedMeter(recipe, 64, tmp_path, None)._small(recipe).quantize
     assert (timed.calibrates(), timed.reads_text(), timed.calibration.imatrix) == (False, False, None)
     assert [each.scheme for each in timed.overrides] == ["int8"]
 
@@ -499,7 +531,7 @@ def test_a_mix_is_measured_by_the_algorithm_that_builds_it(algorithm, tiny_check
         module = taken.stored(found.recipe.quantize)
         text = calibration_windows(found.recipe, module, files)
         made = calibration.calibrate(module, text, files, Cache(None), tmp_path, lambda weights: None, algorithm, 0.5)
-        behind = held_back_windows(found.recipe, module, files, mixing.TOKENS)
+        behind = held_back_windows(found.recipe, module, files, measured_windows.TOKENS)
         model = Predictor(made, behind)
 
         def rows_of(name, start, stop):
@@ -533,8 +565,8 @@ def test_what_measures_does_not_calibrate(tiny_checkpoint, document, tmp_path):
         assert (own.ids.size, behind.ids.size) == (512, 256)
         tokenizer = Tokenizer(dict(taken.module.files)["tokenizer.json"], None)
         assert [*own.ids.reshape(-1), *behind.ids.reshape(-1)] == tokenizer.encode(words)[:768]
-        assert mixing._apart(own, behind, 256) == (behind, own)
-        measured, kept = mixing._apart(own, None, 256)
+        assert measured_windows._apart(own, behind, 256) == (behind, own)
+        measured, kept = measured_windows._apart(own, None, 256)
         assert np.array_equal(np.concatenate([kept.ids, measured.ids]), own.ids)
         assert measured.ids.size == 128
         assert kept.digest != own.digest
@@ -548,9 +580,9 @@ def test_wholes_are_measured_behind_virtual_tokens(tiny_checkpoint, tiny_adapter
     path = tiny_checkpoint("llama", **{**SIZES, "num_hidden_layers": 1})
     adapter = tiny_adapter(path, "prefix_tuning", num_virtual_tokens=6, task_type="CAUSAL_LM")
     given = {**document(path, bits_per_weight=8, algorithm="gptq"), "adapters": [{"path": str(adapter)}]}
-    with SourceFiles() as files:
-        found = problem(ingested(given, files))
-        mixer = mixing._Mixer(found, files, Cache(None), 1, lambda *what: None)
+    with build_context(Cache(None), 1) as context:
+        found = problem(ingested(given, context.files))
+        mixer = mixing._Mixer(found, context, lambda *what: None)
         assert mixer._measured(found.uniform("int8", "int8")) < 0.01
 
 

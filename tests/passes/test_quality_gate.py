@@ -3,18 +3,21 @@
 import json
 import os
 import platform
+import shutil
 import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
 from built_models import recipe_for
+from msgspec.structs import replace
 
 from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.types import AdapterRef
 from pyc.passes.build import build
 from pyc.passes.plan import plan
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.errors import ArtifactError, QualityError, RecipeError
+from pyc.runtime.errors import ArtifactError, IngestError, QualityError, RecipeError
 from pyc.runtime.executors.cpu import features
 from pyc.runtime.measure.quality_report import QualityReport
 
@@ -78,6 +81,62 @@ def test_a_gate_that_is_passed_and_one_that_is_not(gated, tmp_path):
     again = build(gated(KEPT), output=folder / "again.pyca")
     assert again.sha256 == result.sha256, "what was measured is not in the artifact"
     assert not list(Path(tempfile.gettempdir()).glob("pyc-eval-*/reference.pyca"))
+
+
+@pytest.mark.slow
+def test_the_reference_is_built_as_the_artifact_is(gated, tmp_path, executors):
+    """By the same workers, with the same cache or none; what it looks up there does not count for the artifact."""
+    without = build(gated(KEPT), use_cache=False, workers=3)
+    assert not (tmp_path / "cache").exists()
+    assert executors == [3]
+    counted = [(built.cache_hits, built.cache_misses) for built in (without, build(gated(KEPT)), build(gated(KEPT)))]
+    misses = without.tensors + 1
+    assert counted == [(0, misses), (0, misses), (misses, 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "moment", "limits"),
+    [
+        ("model.safetensors", "reference", KEPT),
+        ("model.safetensors", "evaluate", EXCEEDED),
+        ("adapter_model.safetensors", "reference", EXCEEDED),
+        ("held.txt", "evaluate", KEPT),
+    ],
+)
+def test_a_file_that_is_renamed_over_while_the_gate_runs(gated, tiny_adapter, tmp_path, name, moment, limits):
+    recipe = gated(limits)
+    checkpoint = Path(shutil.copytree(recipe.model, tmp_path / "checkpoint"))
+    adapter = Path(shutil.copytree(tiny_adapter(checkpoint), tmp_path / "adapter"))
+    recipe = replace(recipe, model=str(checkpoint), adapters=(AdapterRef(path=str(adapter)),))
+    path = next(tmp_path.glob(f"[caw]*/{name}"))
+
+    def progress(event):
+        if event.stage == moment and not (tmp_path / "former").exists():
+            shutil.copy(path, tmp_path / "other")
+            path.rename(tmp_path / "former")
+            (tmp_path / "other").rename(path)
+
+    with pytest.raises(IngestError, match=rf"/{name}: the file changed while the build read it"):
+        build(recipe, progress=progress)
+    assert files(tmp_path / "work") == ["held.txt"]
+
+
+@pytest.mark.slow
+def test_a_link_to_the_checkpoint_that_leads_elsewhere_meanwhile(gated, tiny_checkpoint, tmp_path):
+    """What was opened is what the artifact is compared with."""
+    link = tmp_path / "current"
+    recipe = gated(KEPT)
+    expected = build(recipe).quality.limits
+    link.symlink_to(recipe.model)
+
+    def progress(event):
+        if event.stage == "reference" and os.readlink(link) == recipe.model:
+            link.unlink()
+            link.symlink_to(tiny_checkpoint("llama", seed=5))
+
+    assert build(replace(recipe, model=str(link)), progress=progress).quality.limits == expected
+    assert os.readlink(link) != recipe.model
 
 
 @pytest.mark.slow

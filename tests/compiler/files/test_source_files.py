@@ -130,3 +130,28 @@ def test_files_are_hashed_after_a_fork(tmp_path):
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_files_of_its_own_are_closed_behind_their_context(files, path, tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "codes").write_bytes(DATA)
+    before = len(os.listdir("/proc/self/fd"))
+    with files.owning(folder):
+        assert files.read(str(folder / "codes")) == DATA
+        assert files.is_own(str(folder / "codes"))
+        assert not files.is_own(str(path))
+        files.digest(str(path))
+    assert not files.is_own(str(folder / "codes"))
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    (folder / "codes").unlink()
+    files.check()
+
+
+def test_a_link_leads_where_it_led_when_it_was_first_followed(files, path, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert files.resolved(link) == path.resolve()
+    link.unlink()
+    link.symlink_to(tmp_path)
+    assert files.resolved(link) == path.resolve()
