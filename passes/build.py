@@ -31,14 +31,14 @@ from pyc.passes.build_source import fetch, read_source
 from pyc.passes.check_amplitudes import small_weights
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
-from pyc.passes.emit_programs import check_parts
+from pyc.passes.emit_programs import check_parts, compilers_of
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.jobs.registry import check_jobs
 from pyc.passes.lower import Weight, backends_of
 from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
-from pyc.passes.refuse_early import gate_of, refuse_early
+from pyc.passes.refuse_early import gate_of, refuse_early, require_gates_compilers
 from pyc.runtime.artifact.trust.key_sources import ChosenKey, choose_key, find_key
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.host.cache_folder import cache_directory
@@ -145,6 +145,8 @@ def build(
     check_workers(workers)
     check_flags(use_cache=use_cache, force=force, download=download)
     check_jobs(jobs, use_cache=use_cache)
+    if programs_from is None:
+        compilers_of(())  # those that are not installed are missed before anything is fetched
     report = progress or log_note
     parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
@@ -152,8 +154,10 @@ def build(
     replace(target, force=True).check()  # the rest when it is known what is read
     cache = build_cache(use_cache)
     backends = backends_of(parsed, cache)
-    for backend in backends.values() if programs_from is None else ():
-        backend.tools()  # compilers that are not installed are missed now
+    if programs_from is None:
+        compilers_of(backends.values())
+    else:
+        require_gates_compilers(parsed)
     existing = find_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
     observe: Observer = (lambda name, module: None) if dump_ir is None else IrDump(dump_ir)
     report(BuildEvent("ingest", 0, 0))

@@ -27,7 +27,7 @@ from pyc.passes.build_arguments import check_flags, check_path, check_progress
 from pyc.passes.build_output import output_file, with_sources
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import features_of, prefix_shape, provenance_of
-from pyc.passes.emit_programs import ProgramCompiler, buckets_of
+from pyc.passes.emit_programs import ProgramCompiler, buckets_of, compilers_of
 from pyc.passes.lower import Lowered, backends_of
 from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.module_identity import identity_text, text_blob
@@ -61,6 +61,7 @@ def build_programs(
     for name, path in {"output": output, "key": key, "dump_ir": dump_ir}.items():
         check_path(path, name)
     check_flags(use_cache=use_cache, force=force, download=download)
+    compilers_of(())  # before anything is fetched
     report = progress or log_note
     recipe = parse(recipe, overrides, download, report)
     _refuse_chosen_by_weights(recipe)
@@ -69,8 +70,7 @@ def build_programs(
     cache = build_cache(use_cache)
     observe: Observer = (lambda name, module: None) if dump_ir is None else IrDump(dump_ir)
     backends = backends_of(recipe, cache)
-    for backend in backends.values():
-        backend.tools()
+    compilers_of(backends.values())
     report(BuildEvent("ingest", 0, 0))
     with SourceFiles() as files:
         lowered = lower_recipe(recipe, files, cache, backends, observe)

@@ -133,7 +133,7 @@ def provenance_of(
         for source in lowered.common.sources
         if has_weights or source.path not in held
     )
-    tools = _tools(compilers_of(lowered) if compilers is None else compilers)
+    tools = _tools(compilers_of(part.backend for part in lowered.parts) if compilers is None else compilers)
     return Provenance(recipe=recipe_text(recipe), sources=sources, tools=tools, passes=lowered.passes())
 
 

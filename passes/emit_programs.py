@@ -7,7 +7,7 @@ that releases the interpreter lock.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
@@ -17,7 +17,7 @@ from typing import Protocol, Self
 import msgspec
 from blake3 import blake3
 
-from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.protocol import Backend, Buckets, CompiledProgram
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
@@ -25,7 +25,9 @@ from pyc.compiler.text import print_graph
 from pyc.passes.lower import Lowered, Part
 from pyc.passes.module_identity import identity_of, identity_text
 from pyc.runtime.artifact.format import Function, ModelInfo, Program, Tool
+from pyc.runtime.errors import MissingExtraError
 from pyc.runtime.executors.protocol import CACHE_VALUES
+from pyc.runtime.host.extras import install_line
 
 COMPILERS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 """Distributions of every build whose versions decide what programs are."""
@@ -82,12 +84,27 @@ Emitted = tuple[Program, dict[str, bytes]]
 """A program and the blobs that it needs, by name."""
 
 
-def compilers_of(lowered: Lowered) -> tuple[Tool, ...]:
-    """Return the compilers that every build has, and those of its backends, with their versions."""
+def compilers_of(backends: Iterable[Backend]) -> tuple[Tool, ...]:
+    """Return the compilers that every build has, and those of its backends, with their versions.
+
+    Raises PackageNotFoundError and MissingExtraError for one that is not installed.
+    """
     used = {name: importlib.metadata.version(name) for name in COMPILERS}
-    for part in lowered.parts:
-        used |= {tool.name: tool.version for tool in part.backend.tools() if not tool.name.startswith("pyc-")}
+    for backend in backends:
+        used |= {tool.name: tool.version for tool in backend.tools() if not tool.name.startswith("pyc-")}
     return tuple(Tool(name, version) for name, version in used.items())
+
+
+def require_compilers(purpose: str, otherwise: str) -> None:
+    """Raise MissingExtraError where compilers that every build has are not installed: `purpose` says what is compiled,
+    and `otherwise` what else one can do than to install them."""
+    try:
+        compilers_of(())
+    except importlib.metadata.PackageNotFoundError as error:
+        raise MissingExtraError(
+            f"{purpose}, and {error.name} is not installed; {otherwise}, or install the compilers, "
+            f"{install_line('compiler')}"
+        ) from error
 
 
 class ProgramCompiler:
@@ -99,7 +116,7 @@ class ProgramCompiler:
     def __init__(self, lowered: Lowered, recipe: Recipe, cache: Cache) -> None:
         self._stopped = Event()
         self._backends = [part.backend for part in lowered.parts]
-        self._tools = compilers_of(lowered)
+        self._tools = compilers_of(self._backends)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="pyc-compile")
         self._programs = Awaited(self._pool, partial(self._work, lowered, recipe, cache))
 

@@ -58,8 +58,8 @@ class Gate:
         """Return the report of the artifact at `path`, signed by `key`, which keeps all limits; it is written, too.
         `context` is that of the artifact's build.
 
-        Raises QualityError for one that does not, RunError for one that does not run here, IngestError where a file that
-        the build has read changed by the end, and the errors of a build of the reference.
+        Raises QualityError for one that does not, RunError for one that does not run here, IngestError where a file
+        that the build has read changed by the end, and the errors of a build of the reference.
         """
         report = self._measure(path, key, context, progress)
         context.files.check()

@@ -13,14 +13,14 @@ from pyc.compiler.recipe.types import Recipe
 from pyc.passes.build_output import with_sources
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.emit_artifact import ProgramsFrom
-from pyc.passes.emit_programs import check_parts
+from pyc.passes.emit_programs import check_parts, require_compilers
 from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import lower
 from pyc.passes.lower_recipe import lower_recipe
 from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.scale_channels import as_if_scaled
-from pyc.passes.scheme_problem import guessed_recipe
+from pyc.passes.scheme_problem import Ingested, guessed_recipe, problem
 from pyc.runtime.host.output_file import OutputFile
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ def refuse_early(
     Programs are asked for where the graph is known: schemes that are chosen make another.
     """
     is_chosen = recipe.quantize.goal() is not None
-    guess = guessed_recipe(ingest_recipe(recipe, files, cache, backends)) if is_chosen else recipe
+    guess = recipe
+    if is_chosen:
+        ingested = ingest_recipe(recipe, files, cache, backends)
+        guess = guessed_recipe(ingested)
+        if programs_from:
+            _require_compilers_to_time(ingested)
     lowered = lower_recipe(guess, files, cache, backends)
     target = with_sources(output, lowered.common)
     target.check()
@@ -67,3 +72,25 @@ def gate_of(recipe: Recipe, module: Module, files: SourceFiles, target: OutputFi
     if gate is not None:
         gate.report.check()
     return gate
+
+
+def require_gates_compilers(recipe: Recipe) -> None:
+    """Raise MissingExtraError where a recipe has a gate that compiles its reference, and compilers are missing: of a
+    build that takes its programs, which needs them for nothing else."""
+    if recipe.quality is not None and recipe.quality.reference == "checkpoint":
+        require_compilers(
+            "quality: the gate compares the artifact with its checkpoint, which is compiled for that",
+            "write `reference: none`, by which max_ppl alone is measured, or take the gate out and run `pyc eval` on a "
+            "machine that has them",
+        )
+
+
+def _require_compilers_to_time(ingested: Ingested) -> None:
+    """Raise MissingExtraError where choices would be compiled to be timed, and compilers are missing."""
+    found = problem(ingested) if ingested.recipe.quantize.min_tok_s is not None else None
+    if found is not None and found.leaves_a_choice():
+        require_compilers(
+            "quantize.min_tok_s: choices are compiled to be timed",
+            "take another goal, or the schemes that were chosen on a machine that has them (`pyc inspect ARTIFACT "
+            "--recipe`)",
+        )

@@ -242,7 +242,8 @@ def _baseline(
 
 
 def _recipe(source: str) -> Recipe | None:
-    """The recipe of a reference that is compiled; None for an artifact. Raises what `parse` does."""
+    """The recipe of a reference that is compiled; None for an artifact. Raises what `parse` does, and MissingExtraError
+    without compilers."""
     from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
     from pyc.runtime.host.extras import naming_missing_extras
     from pyc.runtime.sources.places import scheme_of
@@ -252,8 +253,11 @@ def _recipe(source: str) -> Recipe | None:
         return None
     with naming_missing_extras():
         from pyc.passes.build import parse
+        from pyc.passes.emit_programs import require_compilers
 
-        return parse(source)
+        recipe = parse(source)
+    require_compilers(f"--reference {source}: it is compiled to be compared with", "give an artifact of it")
+    return recipe
 
 
 def _reference_files(source: str | None, recipe: Recipe | None) -> Iterator[Path]:

@@ -3,9 +3,11 @@
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from built_models import recipe_for, target_of
@@ -14,10 +16,12 @@ import pyc.passes.emit_programs as emit_programs
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.passes import build_calibration
+from pyc.passes import build_calibration, build_source
+from pyc.passes.attach import attach
 from pyc.passes.build import build
 from pyc.passes.build_programs import build_programs
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.host import extras
 from pyc.runtime.model import load
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96}
@@ -93,6 +97,61 @@ def test_without_a_compiler_the_bytes_are_those_of_a_build(base, write, tmp_path
     code, _, err = pyc("attach", program, write(base), "-o", tmp_path / "attached.pyca")
     assert code == 0, err
     assert (tmp_path / "attached.pyca").read_bytes() == fewer.read_bytes()
+
+
+@pytest.fixture
+def compilers_are_missing(monkeypatch):
+    """As on a machine of the base install; fail where a source is hashed."""
+    monkeypatch.setattr(emit_programs, "COMPILERS", ("absent-compiler",))
+    monkeypatch.setattr(SourceFiles, "digest", lambda self, path: pytest.fail(f"{path} was hashed"))
+
+
+GATE = {"text": "text.txt", "context": 16, "max_ppl": 1e9}
+TIMED = {"min_tok_s": 0.01, "calibration": {"text": "text.txt", "window": 16, "tokens": 256}}
+NEEDS_COMPILERS = [
+    ({"quality": GATE}, "quality: the gate compares .*, and absent-compiler is not installed; write `reference: none`"),
+    ({"quantize": TIMED}, r"quantize\.min_tok_s: choices are compiled .*, and absent-compiler is not .*inspect ARTIF"),
+]
+
+
+@pytest.mark.parametrize(("more", "says"), NEEDS_COMPILERS, ids=["gate", "speed"])
+def test_what_compiles_beside_the_programs_is_refused_before_the_work(
+    more, says, base, program, write, tmp_path, compilers_are_missing, pyc
+):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
+    code, _, err = pyc("attach", program, write(base, **more), "-o", tmp_path / "attached.pyca")
+    assert (code, bool(re.search(says, err))) == (69, True), err
+    assert "pip install" in err
+    assert not (tmp_path / "attached.pyca").exists()
+
+
+@pytest.mark.slow
+def test_a_gate_without_a_reference_needs_no_compiler(base, program, write, tmp_path, no_compiler, monkeypatch, pyc):
+    monkeypatch.setattr(emit_programs, "COMPILERS", ("absent-compiler",))
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 40)
+    path = write(base, quality={**GATE, "reference": "none"})
+    code, _, err = pyc("attach", program, path, "-o", tmp_path / "attached.pyca")
+    assert code == 0, err
+
+
+@pytest.mark.slow
+def test_schemes_that_are_named_are_not_timed(base, tmp_path, monkeypatch, key_home):
+    """A recipe that its build has resolved has a goal, and nothing left to choose."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the cat sat on the mat\n" * 40)
+    made = build(recipe(base, quantize=TIMED), output="built.pyca")
+    monkeypatch.setattr(emit_programs, "COMPILERS", ("absent-compiler",))
+    again = attach(made.path, made.mixture.recipe, output="attached.pyca")
+    assert again.sha256 == made.sha256
+
+
+@pytest.mark.parametrize("command", [["build"], ["build", "--program-only"]])
+def test_a_build_misses_compilers_before_anything_is_fetched(command, tmp_path, monkeypatch, pyc):
+    monkeypatch.setattr(emit_programs, "COMPILERS", ("apache-tvm-absent",))
+    monkeypatch.setitem(extras.EXTRAS, "compiler", ("apache-tvm-absent",))
+    monkeypatch.setattr(build_source, "fetch_model", lambda *arguments: pytest.fail("something was fetched"))
+    code, _, err = pyc(*command, "org/model", "--download", "-o", tmp_path / "model.pyca")
+    assert (code, "this needs apache-tvm-absent, which is not installed" in err) == (69, True), err
 
 
 def test_fine_tunes_and_adapters(base, program, tiny_checkpoint, tiny_adapter, write, tmp_path, no_compiler, pyc):

@@ -14,6 +14,7 @@ from terminals import Terminal
 
 from pyc.commands.eval_text import with_error
 from pyc.commands.result_schemas import schema_of
+from pyc.passes import emit_programs
 from pyc.passes.build import build
 from pyc.runtime.measure.quality import Estimate
 
@@ -141,6 +142,15 @@ def test_a_reference_that_is_not_in_the_cache_names_a_command_that_fetches_it(
     code, out, err = pyc("eval", decoder_artifact, "--text", text, "--reference", "org/nothing", *CONTEXT)
     assert (code, out) == (4, "")
     assert f"no model of this name in the cache {tmp_path}; pyc init, build and attach fetch it with --download" in err
+
+
+def test_a_reference_without_compilers_is_refused_before_an_artifact_is_loaded(
+    pyc, decoder_artifact, tiny_checkpoint, text, monkeypatch
+):
+    monkeypatch.setattr(emit_programs, "COMPILERS", ("absent-compiler",))
+    monkeypatch.setattr("pyc.runtime.model.load", lambda *given, **more: pytest.fail("an artifact was loaded"))
+    code, _, err = pyc("eval", decoder_artifact, "--text", text, "--reference", tiny_checkpoint("llama"), *CONTEXT)
+    assert (code, "compared with, and absent-compiler is not installed; give an artifact" in err) == (69, True), err
 
 
 def test_a_page_never_replaces_the_reference(pyc, decoder_artifact, tiny_copy, text, tmp_path):
