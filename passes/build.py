@@ -172,10 +172,11 @@ def build_inside(
     context: BuildContext,
     *,
     output: Path,
-    key: Path,
+    key: Path | None = None,
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> BuildResult:
-    """Build an artifact for another build, of which `context` is: with its open files, cache and workers.
+    """Build an artifact for who has the context of a build, such as another build: with its open files, cache and
+    workers. `key` is a key file, as that of `build`.
 
     What it looks up in the cache does not count among that build's hits and misses. Raises the errors of `build`.
     """

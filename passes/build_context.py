@@ -1,6 +1,6 @@
 """What a build shares with the builds inside it: those of the gate's reference, and of what `min_tok_s` times.
 
-Both read the same descriptors, so a file that is renamed over meanwhile is not another model to one of them; and no
+All read the same descriptors, so a file that is renamed over meanwhile is not another model to one of them; and no
 setting of the build is forgotten by what it does within.
 """
 

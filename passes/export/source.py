@@ -16,8 +16,9 @@ from pyc.compiler.recipe.quantize_rules import GOALS
 from pyc.compiler.recipe.types import Recipe, Target
 from pyc.compiler.text import parse_graph
 from pyc.models.adapters import read_adapter
-from pyc.passes.build import BuildEvent, build, build_cache, log_note, mixed, parse
-from pyc.passes.build_context import build_context
+from pyc.passes.build import BuildEvent, build_cache, build_inside, log_note, mixed, parse
+from pyc.passes.build_context import BuildContext, build_context
+from pyc.passes.emit_programs import compilers_of
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of
 from pyc.passes.scheme_problem import problem
@@ -77,29 +78,32 @@ def exportable(
     report = progress or log_note
     recipe = parse(source, (*overrides, "quality=null"), progress=report)
     refuse_virtual_tokens(recipe)
-    recipe = replace(with_chosen_schemes(recipe, report), targets=(Target(backend="onnx"),))
+    compilers_of(())  # those that are not installed are missed before anything is measured
     with work_folder("export") as folder:
-        target = folder / "model.pyca"
-        build(recipe, output=target, progress=progress)
+        target, cache = folder / "model.pyca", build_cache(use_cache=True)
+        with build_context(cache) as context:
+            recipe = replace(with_chosen_schemes(recipe, context, report), targets=(Target(backend="onnx"),))
+            build_inside(recipe, context, output=target, progress=progress)
+        cache.trim()
         with open_artifact(target) as artifact:
             yield _exportable(artifact, os.fspath(source))
 
 
-def with_chosen_schemes(recipe: Recipe, report: Callable[[BuildEvent], None] = lambda event: None) -> Recipe:
+def with_chosen_schemes(
+    recipe: Recipe, context: BuildContext, report: Callable[[BuildEvent], None] = lambda event: None
+) -> Recipe:
     """Return a recipe that names the schemes which a build of it chooses, for its own targets, where it has a goal.
 
     Raises RecipeError for a goal of speed with something left to choose: another measurement would choose otherwise.
     """
     if recipe.quantize.goal() is None:
         return recipe
-    cache = build_cache(use_cache=True)
-    with build_context(cache) as context:
-        backends = backends_of(recipe, cache)
-        if recipe.quantize.min_tok_s is not None:
-            found = problem(ingest_recipe(recipe, context.files, cache, backends))
-            if found is not None and found.leaves_a_choice():
-                raise RecipeError(_measured_anew(recipe))
-        mixture = mixed(recipe, context, backends, report)
+    backends = backends_of(recipe, context.cache)
+    if recipe.quantize.min_tok_s is not None:
+        found = problem(ingest_recipe(recipe, context.files, context.cache, backends))
+        if found is not None and found.leaves_a_choice():
+            raise RecipeError(_measured_anew(recipe))
+    mixture = mixed(recipe, context, backends, report)
     quantize = (recipe if mixture is None else mixture.recipe).quantize
     return replace(recipe, quantize=replace(quantize, **dict.fromkeys(GOALS)))
 

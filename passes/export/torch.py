@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyc.compiler.files.cache import Cache
-from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, log_note, parse
+from pyc.passes.build import BuildEvent, build_cache, log_note, parse
 from pyc.passes.build_calibration import calibration
+from pyc.passes.build_context import build_context
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens, with_chosen_schemes
 from pyc.passes.lower_recipe import lower_recipe
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import MissingExtraError
-from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.extras import install_line
 
 if TYPE_CHECKING:
@@ -94,16 +92,17 @@ def _of_recipe(
 
     recipe = parse(source, overrides, download, report)
     refuse_virtual_tokens(recipe)
-    recipe = with_chosen_schemes(recipe, report)
-    report(BuildEvent("ingest", 0, 0))
-    cache = Cache(cache_directory())
-    with (
-        SourceFiles() as files,
-        calibration(recipe, files, cache, lambda *what: report(BuildEvent(*what))) as rounding,
-    ):
-        module = lower_recipe(recipe, files, cache, {}, rounding=rounding).common
-        report(BuildEvent("emit", 0, 0))
-        made = reference_module(module, files)
+    with build_context(build_cache(use_cache=True)) as context:
+        recipe = with_chosen_schemes(recipe, context, report)
+        report(BuildEvent("ingest", 0, 0))
+        files, cache, executor = context.files, context.cache, context.executor
+        calibrates = calibration(
+            recipe, files, cache, lambda *what: report(BuildEvent(*what)), executor, context.workers
+        )
+        with calibrates as rounding:
+            module = lower_recipe(recipe, files, cache, {}, rounding=rounding).common
+            report(BuildEvent("emit", 0, 0))
+            made = reference_module(module, files)
     return _Model(made, module.info, recipe.shapes.tokens, recipe.shapes.batch, module.files)
 
 

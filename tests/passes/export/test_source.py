@@ -1,16 +1,23 @@
 """passes/export/source.py: a recipe with a goal is exported in the schemes that its build chooses."""
 
 import json
+import shutil
 
 import pytest
 
 from pyc.compiler.recipe.api import recipe_from, recipe_text
-from pyc.passes.build import build
+from pyc.passes.build import build, build_cache
+from pyc.passes.build_context import build_context
 from pyc.passes.export import source as export_source
-from pyc.passes.export.source import exportable, with_chosen_schemes
-from pyc.runtime.errors import RecipeError
+from pyc.passes.export.source import exportable
+from pyc.runtime.errors import IngestError, RecipeError
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 1}
+
+
+def with_chosen_schemes(recipe):
+    with build_context(build_cache(use_cache=True)) as context:
+        return export_source.with_chosen_schemes(recipe, context)
 
 
 @pytest.mark.slow
@@ -59,3 +66,22 @@ def test_schemes_that_a_speed_chooses_are_not_chosen_anew(tiny_checkpoint, tmp_p
     recorded = recipe_from(json.loads(recipe_text(recipe_from(recipe))) | {"model": recipe["model"]})
     quantize = with_chosen_schemes(recorded).quantize
     assert (quantize.goal(), quantize.overrides) == (None, recorded.quantize.overrides)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_renamed_over_behind_the_choice_of_schemes(tiny_copy, tmp_path, monkeypatch):
+    """The schemes would be those of another model."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    checkpoint = tiny_copy("llama", **SIZES)
+    recipe = {"model": str(checkpoint), "quantize": {"bits_per_weight": 9, "calibration": {"tokens": 256}}}
+    recipe |= {"shapes": {"tokens": [1, 8], "logits": [1], "context": 64}}
+    (tmp_path / "model.yaml").write_text(json.dumps(recipe))
+
+    def progress(event):
+        if event.stage == "compare" and event.done_bytes == 0:
+            shutil.copy(checkpoint / "model.safetensors", tmp_path / "other")
+            (tmp_path / "other").rename(checkpoint / "model.safetensors")
+
+    changed = pytest.raises(IngestError, match=r"/model\.safetensors: the file changed while the build read it")
+    with changed, exportable(tmp_path / "model.yaml", progress=progress):
+        pass
