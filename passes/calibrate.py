@@ -286,7 +286,9 @@ class _Calibration:
             if self._sketches is not None and self._is_two_sided(name):
                 sketch = self._sketches.take(name)
                 steps -= sketch is not None
-            return self._roundings(name, expression, scheme, exact, x, sketch)
+            found = self._roundings(name, expression, scheme, exact, x, sketch)
+            self._files.check()  # inputs are those of the whole model, and jobs look at the matrix alone
+            return found
 
         jobs = self._jobs(name, prepared)
         parts = _parts_of(expression, scheme)

@@ -66,6 +66,7 @@ def generated_windows(recipe: Recipe, module: Module, files: SourceFiles, cache:
     data = cache.get(key, counts=False)
     if data is None:
         data = _generated(module, files, count, window, wanted.seed).astype("<i4").tobytes()
+        files.check()
         cache.put(key, data)
     return Windows(np.frombuffer(data, "<i4").reshape(count, window).astype(np.int32), digest)
 

@@ -134,6 +134,7 @@ class SchemeMeter:
         if found is not None:
             return float(json.loads(found))
         distance = measured()
+        self._files.check()
         self._cache.put(key, json.dumps(distance).encode())
         return distance
 
@@ -152,6 +153,7 @@ class SchemeMeter:
         if missing:
             with ThreadPoolExecutor(self._workers, thread_name_prefix="pyc-measure") as pool:
                 for group, measured in self._measured(missing, schemes, pool):
+                    self._files.check()
                     self._cache.put(keys[group], json.dumps(measured).encode())
                     found[group] = measured
         return found

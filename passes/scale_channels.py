@@ -91,6 +91,7 @@ def scale_channels(
         if index in waiting:
             site = waiting.pop(index)
             scales[site.value] = search.scales(site, floats(values[site.value]))
+            files.check()
             cache.put(keys[site.value], scales[site.value].tobytes())
             advance(sum(_size(module.weights[name]) for name in site.matrices))
         if not waiting:

@@ -3,7 +3,7 @@
 Ingest opens a file; its header, its digest and every row of its tensors come through that one descriptor, so a file
 that is renamed over or deleted meanwhile is never mixed with the one that takes its name. Writing into the file itself
 shows as another size, modification time or change time of the inode: `check` compares them with those at the opening,
-and the build calls it before a cache entry is published and before the artifact is.
+and the build calls it before a cache entry that weights go into is published, and before the artifact is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """Files that change while a build reads them: a typed error, no artifact, and a cache as if it had never been tried."""
 
+import json
 import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from built_models import recipe_for
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.build import build
 from pyc.passes.plan import plan
@@ -173,3 +176,54 @@ def test_builds_and_plans_leave_no_file_open(sources, tmp_path, monkeypatch):
     with pytest.raises(IngestError, match="truncated"):
         build(recipe, output=folder / "b.pyca")
     assert not descriptors()
+
+
+def other_weights(path):
+    """Other numbers in the second half of a file, written in place."""
+    half = path.stat().st_size // 8 * 4
+    with open(path, "r+b") as file:
+        file.seek(half)
+        size = (path.stat().st_size - half) // 4
+        file.write(np.random.default_rng(0).normal(0, 1, size).astype(np.float32).tobytes())
+
+
+MEASURED = {
+    "generated text": {"scheme": "int4-g32", "algorithm": "gptq", "calibration": {"generate": 256, "window": 32}},
+    "gptq": {"scheme": "int4-g32", "algorithm": "gptq"},
+    "awq": {"scheme": "int4-g32", "algorithm": "awq"},
+    "a goal": {"bits_per_weight": 6},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantize", MEASURED.values(), ids=MEASURED)
+def test_what_is_measured_of_weights_that_change_is_not_kept(quantize, sources, tmp_path, monkeypatch):
+    """Tokens, codes, factors and distances are of the whole model, and the cache has them by the digests of its files:
+    here that of the embedding, a shard of its own, changes when all are hashed."""
+    folder = Path(shutil.copytree(sources, tmp_path / "work"))
+    (tmp_path / "text.txt").write_text("the cat sat on the mat; the dog sat on the log\n" * 80)
+    text = {"text": str(tmp_path / "text.txt"), "window": 32, "tokens": 256}
+    recipe = recipe_for(folder / "sharded", quantize={"calibration": text, **quantize})
+    index = json.loads((folder / "sharded" / "model.safetensors.index.json").read_text())
+    shard = folder / "sharded" / index["weight_map"]["model.embed_tokens.weight"]
+    before, digest, left = shard.read_bytes(), SourceFiles.digest, set(index["weight_map"].values())
+
+    def digest_and_change(self, path):
+        found = digest(self, path)
+        if left:
+            left.discard(Path(path).name)
+            if not left:
+                other_weights(shard)
+        return found
+
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr(SourceFiles, "digest", digest_and_change)
+        with pytest.raises(IngestError, match=f"/{shard.name}: the file changed while the build read it"):
+            build(recipe, output=tmp_path / "model.pyca", workers=1)
+    assert shard.read_bytes() != before
+    shard.write_bytes(before)
+    again = build(recipe, output=tmp_path / "model.pyca")
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "clean"))
+    clean = build(recipe, output=tmp_path / "clean.pyca")
+    assert (again.sha256, again.mixture) == (clean.sha256, clean.mixture)
