@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pyc.models import bert, bitnet, generation, llama, mistral, qwen2, qwen3, t
 from pyc.models.chat_checks import check_chat_templates
 from pyc.models.chat_templates import template_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
+from pyc.models.companions import adapter_folders, require_named
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, OUTPUT, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
@@ -77,6 +79,7 @@ def load_model(
     reference: str,
     *,
     base_dir: Path,
+    adapters: Sequence[str] = (),
     context: int | None = None,
     text_tokens: int | None = None,
     virtual_tokens: int = 0,
@@ -89,8 +92,10 @@ def load_model(
     """Return the model at `reference`: a directory, relative to `base_dir`, or a hub id in the local cache.
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
-    Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says), to which
-    a decoder's `virtual_tokens` come where it is given; of a text an encoder reads `text_tokens` (None: as many);
+    Hugging Face gives them. `adapters` are those that a recipe names beside the model, whose weights are not read here:
+    a checkpoint with an adapter in its folder that is none of them is refused. `context` is the longest sequence in
+    tokens (None: what the checkpoint says), to which a decoder's `virtual_tokens` come where it is given; of a text an
+    encoder reads `text_tokens` (None: as many);
     `max_sequences` run at once; `block_tokens` positions make a block of the key-value cache. What was read stays
     open in `files`; without them nothing does. A tokenizer whose trial is in `cache` is not tried again.
     Raises IngestError when the checkpoint is malformed or not supported.
@@ -100,6 +105,7 @@ def load_model(
             return load_model(
                 reference,
                 base_dir=base_dir,
+                adapters=adapters,
                 context=context,
                 text_tokens=text_tokens,
                 virtual_tokens=virtual_tokens,
@@ -111,6 +117,7 @@ def load_model(
             )
     cache = cache or Cache(None)
     checkpoint = with_weights(open_checkpoint(reference, base_dir, files))
+    require_named(checkpoint.directory, reference, base_dir, adapter_folders(adapters, base_dir, files))
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
         return _load_encoder(checkpoint, context, text_tokens, max_sequences, cache)

@@ -42,6 +42,7 @@ CONFIG = "config.json"
 _SMALL = {
     *(CONFIG, GENERATION, *TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, *SENTENCE_CONFIGS, PROMPTS),
     *QUANTIZATION_FILES,
+    ADAPTER_CONFIG,  # an adapter beside the weights is refused
 }
 _POOLING = re.compile(r"\d+_[A-Za-z]+/config\.json")
 _TEMPLATE = re.compile(rf"{FOLDER}/[^/]+\{SUFFIX}")

@@ -95,15 +95,19 @@ class Proposal:
 
 
 def propose(
-    checkpoint: str, base_dir: Path, scheme: str | None = None, preset: str | None = None
+    checkpoint: str,
+    base_dir: Path,
+    scheme: str | None = None,
+    preset: str | None = None,
+    adapters: Sequence[str] = (),
 ) -> Proposal:
-    """Return the proposal for a checkpoint's folder (relative to `base_dir`) or hub id; reads headers only.
+    """Return the proposal for a checkpoint's folder (relative to `base_dir`) or hub id, with adapters; reads headers.
 
     `preset` is a name in PRESETS; without it and `scheme`, the model's size decides. Raises IngestError, RecipeError
     for an unknown `scheme` or a preset that does not fit, QuantizeError for groups that do not divide a matrix.
     """
     with SourceFiles(is_quiet=True) as files:  # the recipe is built or checked behind this, which has warnings to say
-        module = load_model(checkpoint, base_dir=base_dir, files=files)
+        module = load_model(checkpoint, base_dir=base_dir, adapters=adapters, files=files)
     info = module.info
     sizes = {name: _size_bytes_or_none(module, name) for name in SHOWN_SCHEMES}
     parameters = sum(math.prod(weight.shape) for weight in module.weights.values())

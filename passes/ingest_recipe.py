@@ -71,6 +71,7 @@ def _ingest(
         return load_model(
             recipe.model,
             base_dir=Path(recipe.folder),
+            adapters=recipe.adapter_paths(),
             context=context,
             text_tokens=recipe.shapes.text_tokens,
             virtual_tokens=virtual_tokens,

@@ -387,6 +387,10 @@ class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     file: str = ""
     override_places: tuple[str, ...] = ()
 
+    def adapter_paths(self) -> tuple[str, ...]:
+        """Return the folders and hub ids of the adapters, as written."""
+        return tuple(adapter.path for adapter in self.adapters)
+
     def locate(self, path: str) -> Path:
         """Return `path` of this recipe as a path of this machine: relative to the folder, `~` expanded."""
         return Path(self.folder) / os.path.expanduser(path)  # not Path.expanduser: for that ./~ is ~

@@ -96,7 +96,7 @@ def command(
     target.check()
     if download:
         _download(checkpoint, adapters)
-    proposal = propose(checkpoint, Path(), scheme, preset)
+    proposal = propose(checkpoint, Path(), scheme, preset, adapters)
     text = recipe_for(proposal, checkpoint, target.path, adapters)
     target = with_sources(target, proposal.module)
     with StagedFile(target.path, allowed=target.check) as file:
