@@ -38,6 +38,10 @@ _NOT_LINEAR = (*EMBEDDINGS, HEAD)
 _TIED = ("embed_tokens", HEAD)
 """Modules that PEFT looks for to see whether `ensure_weight_tying` means anything."""
 
+_CLASSIFIERS = ("classifier", "score", "qa_outputs")
+"""Heads of transformers' models that classify; PEFT adds their names to modules_to_save by the task."""
+_CLASSIFYING = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
+
 MAX_TERMS = 64
 """A Neumann series of small matrices has converged long before."""
 
@@ -130,6 +134,24 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Kind:
                     "expected one of them to be positive and the other 0"
                 )
             return "boft"
+
+
+def refuse_classifier(config: AdapterConfig, tensors: Iterable[str], where: str) -> None:
+    """Raise AdapterError where `tensors`, as the adapter names them below the model, have a head that classifies."""
+    found = next((name for name in tensors if name.partition(".")[0] in _CLASSIFIERS), None)
+    if found is None:
+        return
+    task = "" if config.task_type is None else f"task_type is {quoted(config.task_type)}: "
+    raise AdapterError(
+        f"{where}: {task}it was trained with a classification head (tensor {quoted(found)}), which is not built: "
+        "artifacts continue texts or make vectors of them; use the adapter with PEFT, or train one without such a head"
+    )
+
+
+def modules_saved(config: AdapterConfig) -> tuple[str, ...]:
+    """Return modules_to_save without the heads that PEFT adds for a task, whether the model has them or not."""
+    added = _CLASSIFIERS if config.task_type in _CLASSIFYING else ()
+    return tuple(name for name in config.modules_to_save or () if name not in added)
 
 
 def _require(config: AdapterConfig, names: Iterable[str], where: str) -> None:

@@ -26,7 +26,9 @@ from pyc.models.adapter_config import (
     AdapterConfig,
     check_adapter_config,
     is_feedforward,
+    modules_saved,
     reason_left_alone,
+    refuse_classifier,
     ties_factors,
 )
 from pyc.models.adapter_fields import PROMPTS, Kind, check_fields
@@ -115,6 +117,7 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
         return Adapter(prompt, name, reference, root, (), (), (), files_read, tensors=every, virtual=virtual)
     kind = check_adapter_config(config, f"{reference}: {CONFIG}")
     tensors = _read_tensors(directory)
+    refuse_classifier(config, tensors, f"{reference}: {CONFIG}")
     taken = set[str]()
     low_rank = _low_rank(tensors, config, taken, reference) if kind in ("lora", "dora") else ()
     scales = _scales(tensors, config, taken, reference) if kind == "ia3" else ()
@@ -328,7 +331,7 @@ def _replacements(
             )
         found[weight] = source
         taken.add(name)
-    for entry in saved:
+    for entry in modules_saved(config):
         if not any(_is_saved((entry,), weight) for weight in found):
             raise AdapterError(
                 f"{where}: modules_to_save names {quoted(entry)}, but {WEIGHTS} has no such tensor; if the model has "
