@@ -9,21 +9,22 @@ from pathlib import Path
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.ir import Module
+from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.weights import Expression
 from pyc.models import bert, bitnet, generation, llama, mistral, qwen2, qwen3, tokenizer_files
 from pyc.models.chat_checks import check_chat_templates
 from pyc.models.chat_templates import template_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
-from pyc.models.companions import adapter_folders, require_named
+from pyc.models.companions import Companions, adapter_folders, read_vectors, require_named
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, OUTPUT, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
+from pyc.models.files import Directory
 from pyc.models.licence_files import read_licence_files
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
 from pyc.models.quantized.checkpoint import with_weights, without_method
-from pyc.models.sentence import read_sentence_config, require_no_pooling
+from pyc.models.sentence import require_no_pooling
 from pyc.models.text_length import cut_of, is_default
 from pyc.models.tied_head import tied_head
 from pyc.models.tokenizer_checks import check_room, check_tokenizer
@@ -117,10 +118,11 @@ def load_model(
             )
     cache = cache or Cache(None)
     checkpoint = with_weights(open_checkpoint(reference, base_dir, files))
-    require_named(checkpoint.directory, reference, base_dir, adapter_folders(adapters, base_dir, files))
+    companions = Companions(checkpoint.directory, adapter_folders(adapters, base_dir, files))
+    require_named(checkpoint.directory, reference, base_dir, companions.adapters)
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
-        return _load_encoder(checkpoint, context, text_tokens, max_sequences, cache)
+        return _load_encoder(checkpoint, companions, context, text_tokens, max_sequences, cache)
     if text_tokens is not None:
         raise IngestError(
             f"{checkpoint.label}: shapes.text_tokens is {text_tokens}, expected null: only texts of encoders are cut, "
@@ -166,15 +168,20 @@ def _load_decoder(
     )
     graph = build_decoder(config, shapes, chosen, max_sequences, block_tokens)
     module = Module(graph, {name: weights[name] for name in graph.weight_names()}, info)
-    return _with_files(module, checkpoint, (), cache)
+    return _with_files(module, checkpoint, checkpoint.directory, (), cache)
 
 
 def _load_encoder(
-    checkpoint: Checkpoint, context: int | None, text_tokens: int | None, max_sequences: int, cache: Cache
+    checkpoint: Checkpoint,
+    companions: Companions,
+    context: int | None,
+    text_tokens: int | None,
+    max_sequences: int,
+    cache: Cache,
 ) -> Module:
     config = bert.read_config(checkpoint.config, checkpoint.label)
-    sentence = read_sentence_config(checkpoint.directory, config.hidden_size)
-    label = checkpoint.label
+    vectors = read_vectors(companions, config.hidden_size, config.positions)
+    sentence, label = vectors.config, checkpoint.label
     own = min(config.positions, sentence.max_tokens or config.positions)
     chosen = _context(context, own, config.positions, label)
     cut = cut_of(text_tokens, chosen, own, sentence.side, label, checkpoint.directory.files)
@@ -192,7 +199,7 @@ def _load_encoder(
     )
     graph = bert.build_encoder(config, expected, sentence.pooling)
     module = Module(graph, {name: sources[name] for name in graph.weight_names()}, info)
-    module = _with_files(module, checkpoint, sentence.files, cache)
+    module = _with_files(module, checkpoint, vectors.tokenizer, vectors.folder.source_paths(sentence.files), cache)
     check_room(dict(module.files), cut.max_length, label)
     if is_default(cut, chosen) or all(name != TOKENIZER for name, _ in module.files):
         return module
@@ -200,16 +207,19 @@ def _load_encoder(
     return replace(module, files=tuple(files), truncation=True)
 
 
-def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], cache: Cache) -> Module:
-    """Return the module with generation defaults, tokenizer and the list of every file that was read."""
+def _with_files(
+    module: Module, checkpoint: Checkpoint, tokenizer: Directory, read: tuple[SourcePath, ...], cache: Cache
+) -> Module:
+    """Return the module with generation defaults, tokenizer and the list of every file that was read, `read` among
+    them. Files are listed by their names alone, whatever folder they are from."""
     licences = read_licence_files(checkpoint.directory)
-    templates = template_files(checkpoint.directory)
-    read = (generation.FILE, *tokenizer_files.FILES, *templates, *names, *(name for name, _ in licences))
-    files = tokenizer_files.read_tokenizer_files(checkpoint.directory, module.info.vocab_size)
+    of_tokenizer = tokenizer.source_paths((*tokenizer_files.FILES, *template_files(tokenizer)))
+    of_model = checkpoint.source_paths((generation.FILE, *(name for name, _ in licences)))
+    files = tokenizer_files.read_tokenizer_files(tokenizer, module.info.vocab_size)
     config = without_method(checkpoint.directory.read(CONFIG) or b"{}")
     given = checkpoint.directory.read(generation.FILE)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
-    label, opened = checkpoint.label, checkpoint.directory.files
+    label, opened = tokenizer.label, checkpoint.directory.files
     check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, label, opened, cache)
     if module.info.kind == "decoder":
         check_chat_templates(dict((*files, (CONFIG, config))), label, opened)
@@ -219,7 +229,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
         info=module.info,
         generation=defaults,
         files=(*files, (CONFIG, config), *(() if given is None else ((generation.FILE, given),)), *licences),
-        sources=checkpoint.source_paths(read),
+        sources=tuple(sorted((*of_model, *of_tokenizer, *read), key=lambda source: source.name)),
     )
 
 

@@ -1,9 +1,14 @@
-"""Adapters beside a checkpoint's weights, which transformers applies, and a build where its recipe names them."""
+"""Which folders the files beside the weights are read from, and adapters that lie in the checkpoint's own.
+
+They are the checkpoint's, but where sentence-transformers saved an encoder's adapter: `SentenceTransformer(path)` reads
+all but the base model's weights from the adapter's folder, so pooling, lengths, prompts and tokenizer are those there.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,7 +19,30 @@ from pyc.models.adapters import WEIGHTS as ADAPTER_WEIGHTS
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
 from pyc.models.messages import MAX_SHOWN, shown
+from pyc.models.sentence import MODULES, SentenceConfig, read_sentence_config
 from pyc.runtime.errors import AdapterError, IngestError
+from pyc.runtime.text.special_tokens import TOKENIZER
+
+
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """The folders that a recipe names: of its checkpoint and of its adapters."""
+
+    checkpoint: Directory
+    adapters: tuple[Directory, ...]
+
+    def tokenizer(self, folder: Directory) -> Directory:
+        """Return where the tokenizer is that belongs to `folder`: the checkpoint's where it has none."""
+        return self.checkpoint if folder.locate(TOKENIZER) is None else folder
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """How an encoder makes vectors, the folder that says so, and the one of its tokenizer."""
+
+    config: SentenceConfig
+    folder: Directory
+    tokenizer: Directory
 
 
 class _Base(Struct, frozen=True):
@@ -25,6 +53,35 @@ def adapter_folders(adapters: Sequence[str], base_dir: Path, files: SourceFiles)
     """Return the folders of a recipe's adapters, each once. Raises AdapterError."""
     found = (find_directory(path, base_dir, files, AdapterError) for path in adapters)
     return tuple({folder.root: folder for folder in found}.values())
+
+
+def read_vectors(companions: Companions, features: int, positions: int) -> Vectors:
+    """Return how an encoder of `positions`, with rows of `features` numbers, makes vectors: as an adapter that
+    sentence-transformers saved says, else as the checkpoint.
+
+    Raises IngestError for what `read_sentence_config` refuses, and for adapters that say different things.
+    """
+    saved = [replace(folder, error=IngestError) for folder in companions.adapters if MODULES in folder.names()]
+    first, *others = [_vectors(companions, folder, features) for folder in saved or [companions.checkpoint]]
+    for other in others:
+        ours, theirs = _said(first.config, positions), _said(other.config, positions)
+        if ours != theirs:
+            raise IngestError(
+                f"{first.folder.label} says {ours}, {other.folder.label} {theirs}, and a text becomes one vector; fuse "
+                f"adapters that agree, or remove {MODULES} from the folder of the one that is not to count"
+            )
+    return first
+
+
+def _vectors(companions: Companions, folder: Directory, features: int) -> Vectors:
+    tokenizer = companions.tokenizer(folder)
+    return Vectors(read_sentence_config(folder, features, tokenizer), folder, tokenizer)
+
+
+def _said(config: SentenceConfig, positions: int) -> str:
+    normalized = "normalized" if config.pooling.normalize else "not normalized"
+    length = min(config.max_tokens or positions, positions)
+    return f"pooling {config.pooling.mode}, {normalized}, {length} tokens, of longer texts the {config.side} end cut"
 
 
 def require_named(checkpoint: Directory, reference: str, base_dir: Path, adapters: Sequence[Directory]) -> None:

@@ -39,8 +39,10 @@ Report = Callable[[int, int], None]
 """Told the bytes that are there, and of how many."""
 
 CONFIG = "config.json"
+_OF_TEXTS = {*TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, *SENTENCE_CONFIGS, PROMPTS}
+"""Files on texts, which may lie beside an adapter as beside a model."""
 _SMALL = {
-    *(CONFIG, GENERATION, *TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, *SENTENCE_CONFIGS, PROMPTS),
+    *(CONFIG, GENERATION, *_OF_TEXTS),
     *QUANTIZATION_FILES,
     ADAPTER_CONFIG,  # an adapter beside the weights is refused
 }
@@ -128,6 +130,7 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
         names = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if name in repository.sizes]
         if ADAPTER_WEIGHTS not in names:
             raise error(f"{repository.reference}: the hub has no {ADAPTER_WEIGHTS} in it; pickles are not fetched")
+        names += [name for name in repository.sizes if _is_of_texts(name)]
         total = _check_space(repository, names, error)
         get(names)
         return
@@ -156,8 +159,11 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
 
 
 def _is_small(name: str) -> bool:
-    patterns = (_POOLING, _TEMPLATE)
-    return name in _SMALL or is_licence(name) or any(pattern.fullmatch(name) for pattern in patterns)
+    return name in _SMALL or is_licence(name) or _is_of_texts(name)
+
+
+def _is_of_texts(name: str) -> bool:
+    return name in _OF_TEXTS or any(pattern.fullmatch(name) for pattern in (_POOLING, _TEMPLATE))
 
 
 def _weights_or_index(repository: _Repository) -> str:

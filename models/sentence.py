@@ -105,8 +105,10 @@ class SentenceConfig:
     files: tuple[str, ...]
 
 
-def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
+def read_sentence_config(directory: Directory, features: int, tokenizer: Directory) -> SentenceConfig:
     """Return how an encoder with rows of `features` numbers makes a vector of a text, and of how long a one.
+
+    `tokenizer` is where its tokenizer is.
 
     Raises IngestError on a module, mode or setting that pyc does not have.
     """
@@ -120,7 +122,7 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
             f"{where}: {PROMPTS}: a default prompt ({quoted(prompts.default_prompt_name)}) is not supported; remove "
             "default_prompt_name, and write the prompt before each text"
         )
-    if settings.do_lower_case and not read_tokenizer_config(directory).do_lower_case:
+    if settings.do_lower_case and not read_tokenizer_config(tokenizer).do_lower_case:
         raise IngestError(f"{where}: {file}: do_lower_case outside the tokenizer is not supported")
     if settings.max_seq_length is not None and settings.max_seq_length < 1:
         raise IngestError(f"{where}: {file}: max_seq_length is {settings.max_seq_length}")
@@ -134,9 +136,9 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
             f"{where}: {PROMPTS}: truncate_dim is {prompts.truncate_dim}, expected none: vectors keep all {features} "
             "numbers; remove it, and cut the vectors where they are used"
         )
-    longest, side = settings.max_seq_length, read_truncation_side(directory)
+    longest, side = settings.max_seq_length, read_truncation_side(tokenizer)
     if longest is None or modules is None:
-        longest = read_longest_text(directory)
+        longest = read_longest_text(tokenizer)
     if modules is not None:
         side = arguments.side or side
         longest = arguments.length if arguments.has_length else longest

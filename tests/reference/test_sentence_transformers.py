@@ -201,3 +201,25 @@ def test_the_mean_of_no_tokens_is_that_of_sentence_transformers(normalize, tiny_
     assert not vectors[[0, 2]].any()
     assert np.array_equal(encoder.embed([""]), vectors[:1])
     assert encoder.embed(["", ""]).shape == (2, 48)
+ADAPTED = {"as the base": {}, "another pooling": {"pooling_mode": "cls"}, "a shorter text": {"max_seq_length": 16}}
+
+
+@pytest.mark.parametrize("case", ADAPTED)
+def test_an_adapter_that_sentence_transformers_saved_makes_its_vectors(case, tiny_copy, built, tmp_path):
+    """`SentenceTransformer(path)` of the adapter's folder has everything but the base model's weights from there."""
+    import peft
+
+    base, changes = tiny_copy("bert", pooling="mean", normalize=True), dict(ADAPTED[case])
+    model = sentence_transformer(base)
+    model.max_seq_length = changes.pop("max_seq_length", model.max_seq_length)
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
+    adapter = tmp_path / "adapter"
+    model.save_pretrained(str(adapter))
+    pooling = adapter / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | changes))
+    texts = ["the quick brown fox " * 12, "hello", ""]
+    wanted = sentence_transformer(adapter).encode(texts)
+    shapes = {"tokens": [16, 64], "batch": [3]}
+    vectors = built(base, adapters=[{"path": str(adapter)}], shapes=shapes).embed(texts)
+    assert np.abs(vectors - wanted).max() < 4e-6
+    assert case == "as the base" or np.abs(built(base, shapes=shapes).embed(texts) - wanted).max() > 0.01

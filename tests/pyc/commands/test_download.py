@@ -106,13 +106,14 @@ def test_a_broken_connection_is_taken_up_where_it_broke(hub, commands, tiny_chec
 def test_a_recipe_with_an_adapter_of_the_hub(hub, commands, tiny_checkpoint, tiny_adapter):
     checkpoint = tiny_checkpoint("llama")
     hub.add("org/tiny", checkpoint)
-    hub.add("org/lora", tiny_adapter(checkpoint, target_modules=["q_proj"]), **{"training_args.bin": b"pickle"})
+    more = {"training_args.bin": b"pickle", "modules.json": b"[]", "added_tokens.json": b"{}"}
+    hub.add("org/lora", tiny_adapter(checkpoint, target_modules=["q_proj"]), **more)
     (code, _, err), (planned, out, _) = commands(
         ["init", "org/tiny", "--adapter", "org/lora", "--download"], ["plan", "model.yaml"]
     )
     assert (code, planned) == (0, 0), err
     assert "adapter org/lora x 1" in out
-    assert "training_args.bin" not in hub.fetched()
+    assert hub.fetched() & more.keys() == {"modules.json", "added_tokens.json"}  # what says how texts are read
 
 
 @pytest.mark.slow
