@@ -72,6 +72,27 @@ class _Document(msgspec.Struct, frozen=True):
     normalizer: object = None
 
 
+class _Words(msgspec.Struct, frozen=True):
+    vocab: object = None
+
+
+class _WithWords(msgspec.Struct, frozen=True):
+    """The parts of tokenizer.json that give tokens their ids."""
+
+    model: _Words = _Words()
+    added_tokens: list[_Held] = []  # msgspec copies it
+
+
+def token_ids(content: bytes, where: str) -> dict[str, int]:
+    """Return every token of a tokenizer.json, added ones among them, with its id; IngestError where it is malformed."""
+    try:
+        parts = msgspec.json.decode(content, type=_WithWords)
+    except (ValueError, RecursionError) as problem:
+        raise IngestError(f"{where}: {problem}; {_REMEDY}") from problem
+    words = _vocabulary({"model": {"vocab": parts.model.vocab}})
+    return words | {token.content: token.id for token in parts.added_tokens}
+
+
 def with_added_tokens(
     files: Mapping[str, bytes], listed: bytes | None, rows: int, where: str, opened: SourceFiles
 ) -> bytes:

@@ -12,10 +12,11 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.weights import Expression
 from pyc.models import bert, bitnet, generation, llama, mistral, qwen2, qwen3, tokenizer_files
+from pyc.models.adapter_tokenizers import warn_of_tokenizers
 from pyc.models.chat_checks import check_chat_templates
 from pyc.models.chat_templates import template_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
-from pyc.models.companions import Companions, adapter_folders, read_vectors, require_named
+from pyc.models.companions import Companions, adapter_folders, read_vectors, require_named, tokenizer_folder
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, OUTPUT, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
@@ -81,6 +82,7 @@ def load_model(
     *,
     base_dir: Path,
     adapters: Sequence[str] = (),
+    tokenizer: str | None = None,
     context: int | None = None,
     text_tokens: int | None = None,
     virtual_tokens: int = 0,
@@ -94,9 +96,10 @@ def load_model(
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
     Hugging Face gives them. `adapters` are those that a recipe names beside the model, whose weights are not read here:
-    a checkpoint with an adapter in its folder that is none of them is refused. `context` is the longest sequence in
-    tokens (None: what the checkpoint says), to which a decoder's `virtual_tokens` come where it is given; of a text an
-    encoder reads `text_tokens` (None: as many);
+    a checkpoint with an adapter in its folder that is none of them is refused. `tokenizer` is a folder or hub id whose
+    tokenizer and chat templates are taken in place of the checkpoint's. `context` is the longest sequence in tokens
+    (None: what the checkpoint says), to which a decoder's `virtual_tokens` come where it is given; of a text an encoder
+    reads `text_tokens` (None: as many);
     `max_sequences` run at once; `block_tokens` positions make a block of the key-value cache. What was read stays
     open in `files`; without them nothing does. A tokenizer whose trial is in `cache` is not tried again.
     Raises IngestError when the checkpoint is malformed or not supported.
@@ -107,6 +110,7 @@ def load_model(
                 reference,
                 base_dir=base_dir,
                 adapters=adapters,
+                tokenizer=tokenizer,
                 context=context,
                 text_tokens=text_tokens,
                 virtual_tokens=virtual_tokens,
@@ -118,23 +122,29 @@ def load_model(
             )
     cache = cache or Cache(None)
     checkpoint = with_weights(open_checkpoint(reference, base_dir, files))
-    companions = Companions(checkpoint.directory, adapter_folders(adapters, base_dir, files))
+    folders = adapter_folders(adapters, base_dir, files)
+    companions = Companions(checkpoint.directory, folders, tokenizer_folder(tokenizer, base_dir, files))
     require_named(checkpoint.directory, reference, base_dir, companions.adapters)
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
-        return _load_encoder(checkpoint, companions, context, text_tokens, max_sequences, cache)
-    if text_tokens is not None:
+        module = _load_encoder(checkpoint, companions, context, text_tokens, max_sequences, cache)
+    elif text_tokens is not None:
         raise IngestError(
             f"{checkpoint.label}: shapes.text_tokens is {text_tokens}, expected null: only texts of encoders are cut, "
             "and this is a decoder; remove it"
         )
-    block_tokens = block_tokens or BLOCK_TOKENS
-    return _load_decoder(
-        checkpoint, architecture.decoder, context, virtual_tokens, max_sequences, kv_dtype, block_tokens, cache
-    )
+    else:
+        block_tokens = block_tokens or BLOCK_TOKENS
+        module = _decoder(
+            checkpoint, architecture.decoder, context, virtual_tokens, max_sequences, kv_dtype, block_tokens
+        )
+        module = _with_files(module, checkpoint, companions.tokenizer(checkpoint.directory), (), cache)
+    if tokenizer is None:  # else somebody has chosen
+        warn_of_tokenizers(folders, dict(module.files), module.info.vocab_size)
+    return module
 
 
-def _load_decoder(
+def _decoder(
     checkpoint: Checkpoint,
     traits: DecoderTraits,
     context: int | None,
@@ -142,7 +152,6 @@ def _load_decoder(
     max_sequences: int,
     kv_dtype: KvDtype,
     block_tokens: int,
-    cache: Cache,
 ) -> Module:
     require_no_pooling(checkpoint.directory)
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
@@ -167,8 +176,7 @@ def _load_decoder(
         pooling=None,
     )
     graph = build_decoder(config, shapes, chosen, max_sequences, block_tokens)
-    module = Module(graph, {name: weights[name] for name in graph.weight_names()}, info)
-    return _with_files(module, checkpoint, checkpoint.directory, (), cache)
+    return Module(graph, {name: weights[name] for name in graph.weight_names()}, info)
 
 
 def _load_encoder(

@@ -1,7 +1,8 @@
 """Which folders the files beside the weights are read from, and adapters that lie in the checkpoint's own.
 
-They are the checkpoint's, but where sentence-transformers saved an encoder's adapter: `SentenceTransformer(path)` reads
-all but the base model's weights from the adapter's folder, so pooling, lengths, prompts and tokenizer are those there.
+They are the checkpoint's, but for two cases. Where sentence-transformers saved an encoder's adapter,
+`SentenceTransformer(path)` reads all but the base model's weights from the adapter's folder, so pooling, lengths,
+prompts and tokenizer are those there. And a recipe may name the folder of a tokenizer, which counts before any other.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from pyc.runtime.text.special_tokens import TOKENIZER
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """The folders that a recipe names: of its checkpoint and of its adapters."""
+    """The folders that a recipe names: of its checkpoint and its adapters, and of a tokenizer, if it does."""
 
     checkpoint: Directory
     adapters: tuple[Directory, ...]
+    named_tokenizer: Directory | None
 
     def tokenizer(self, folder: Directory) -> Directory:
-        """Return where the tokenizer is that belongs to `folder`: the checkpoint's where it has none."""
+        """Return where the tokenizer is that goes with `folder`: the checkpoint's where it has none."""
+        if self.named_tokenizer is not None:
+            return self.named_tokenizer
         return self.checkpoint if folder.locate(TOKENIZER) is None else folder
 
 
@@ -53,6 +57,18 @@ def adapter_folders(adapters: Sequence[str], base_dir: Path, files: SourceFiles)
     """Return the folders of a recipe's adapters, each once. Raises AdapterError."""
     found = (find_directory(path, base_dir, files, AdapterError) for path in adapters)
     return tuple({folder.root: folder for folder in found}.values())
+
+
+def tokenizer_folder(reference: str | None, base_dir: Path, files: SourceFiles) -> Directory | None:
+    """Return the folder that a recipe names for its tokenizer, if it does; IngestError where it has none."""
+    if reference is None:
+        return None
+    folder = find_directory(reference, base_dir, files)
+    if folder.locate(TOKENIZER) is None:
+        raise IngestError(
+            f"tokenizer: {folder.label}: no {TOKENIZER}; name a folder that save_pretrained of the tokenizer wrote"
+        )
+    return folder
 
 
 def read_vectors(companions: Companions, features: int, positions: int) -> Vectors:

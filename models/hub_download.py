@@ -34,7 +34,9 @@ from pyc.models.tokenizer_files import SLOW_TOKENIZERS
 from pyc.runtime.errors import AdapterError, IngestError, PycError
 from pyc.runtime.host.home import write_whole
 from pyc.runtime.text.chat.template_files import FOLDER, SUFFIX
+from pyc.runtime.text.special_tokens import TOKENIZER
 
+Kind = Literal["checkpoint", "tokenizer", "adapter"]
 Report = Callable[[int, int], None]
 """Told the bytes that are there, and of how many."""
 
@@ -65,14 +67,14 @@ class _Repository:
 
 
 def download(
-    reference: str, kind: Literal["checkpoint", "adapter"] = "checkpoint", report: Report = lambda done, total: None
+    reference: str, kind: Kind = "checkpoint", report: Report = lambda done, total: None
 ) -> None:
-    """Fetch the checkpoint or adapter "org/name" or "org/name@revision" into the local cache.
+    """Fetch the checkpoint, tokenizer or adapter "org/name" or "org/name@revision" into the local cache.
 
     A checkpoint that pyc does not support is refused before its weights are fetched. Raises IngestError (AdapterError
     for an adapter), OSError when the cache cannot be written, ModuleNotFoundError without huggingface_hub.
     """
-    error: type[PycError] = IngestError if kind == "checkpoint" else AdapterError
+    error: type[PycError] = AdapterError if kind == "adapter" else IngestError
     found = hub_id_of(reference)
     if found is None:
         advice = instead_of_url(reference) or "is not a hub id; expected org/name or org/name@revision"
@@ -126,6 +128,13 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
     def get(names: Sequence[str]) -> list[Path]:
         return [_get(hub, repository, name, advance) for name in names]
 
+    if kind == "tokenizer":
+        names = [name for name in repository.sizes if name in TOKENIZER_FILES or _TEMPLATE.fullmatch(name)]
+        if TOKENIZER not in names:
+            raise error(f"{repository.reference}: the hub has no {TOKENIZER} in it")
+        total = _check_space(repository, names, error)
+        get(names)
+        return
     if kind == "adapter":
         names = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if name in repository.sizes]
         if ADAPTER_WEIGHTS not in names:

@@ -64,9 +64,11 @@ def is_hub_id(text: str) -> bool:
 
 
 def fetch(recipe: Recipe, report: Report = lambda done, total: None) -> None:
-    """Fetch the model and the adapters of a recipe that are hub ids and no folders."""
+    """Fetch the model, the tokenizer and the adapters of a recipe that are hub ids and no folders."""
     if not _is_folder(recipe, recipe.model):
         fetch_model(recipe.model, report)
+    if recipe.tokenizer is not None and not _is_folder(recipe, recipe.tokenizer):
+        fetch_tokenizer(recipe.tokenizer, report)
     for adapter in recipe.adapters:
         if not _is_folder(recipe, adapter.path):
             fetch_adapter(adapter.path, report)
@@ -77,6 +79,13 @@ def fetch_model(reference: str, report: Report = lambda done, total: None) -> No
     from pyc.models.hub_download import download
 
     download(reference, "checkpoint", report)
+
+
+def fetch_tokenizer(reference: str, report: Report = lambda done, total: None) -> None:
+    """Fetch a tokenizer and its chat templates from the hub."""
+    from pyc.models.hub_download import download
+
+    download(reference, "tokenizer", report)
 
 
 def fetch_adapter(reference: str, report: Report = lambda done, total: None) -> None:

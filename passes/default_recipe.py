@@ -25,8 +25,11 @@ from pyc.compiler.recipe.types import (
     Recipe,
     Target,
 )
+from pyc.models.adapter_tokenizers import own_tokenizers
 from pyc.models.catalog import load_model
+from pyc.models.companions import adapter_folders
 from pyc.models.hub_cache import hub_name
+from pyc.models.tokenizer_files import read_tokenizer_files
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.runtime.errors import QuantizeError, RecipeError
 
@@ -78,9 +81,14 @@ class Proposal:
     batch: tuple[int, ...]
     targets: tuple[tuple[str, tuple[str, ...]], ...]
 
-    def document(self, model: str, adapters: Sequence[str] = ()) -> dict[str, object]:
-        """Return the recipe as plain values, for a checkpoint called `model` and adapters in their order."""
+    def document(
+        self, model: str, adapters: Sequence[str] = (), tokenizer: str | None = None
+    ) -> dict[str, object]:
+        """Return the recipe as plain values, for a checkpoint called `model`, adapters in their order and, where it is
+        not the checkpoint's, a tokenizer."""
         written: dict[str, object] = {"model": model}
+        if tokenizer is not None:
+            written["tokenizer"] = tokenizer
         if adapters:
             written["adapters"] = [{"path": path} for path in adapters]
         calibrated = {} if self.algorithm == "rtn" else {"algorithm": self.algorithm}
@@ -138,6 +146,25 @@ def propose(
         batch=DEFAULT_BATCH if info.kind == "decoder" else (1, 16),
         targets=(("x86_64", ISAS["x86_64"]),),
     )
+
+
+def tokenizer_for(module: Module, adapters: Sequence[str], base_dir: Path) -> str | None:
+    """Return the adapter (relative to `base_dir`, or a hub id) whose folder has the tokenizer that a recipe should name
+    for a model, if one does.
+
+    None, too, where adapters have several, or one that does not fit the model: a build warns of these.
+    """
+    rows, carried = module.info.vocab_size, dict(module.files)
+    with SourceFiles(is_quiet=True) as files:
+        folders = [(path, adapter_folders([path], base_dir, files)) for path in adapters]
+        own = [(path, found[0]) for path, folder in folders if (found := own_tokenizers(folder, carried, rows))]
+        if not own or not all(found.is_whole and found.fits for _, found in own):
+            return None
+        path, first = own[0]
+        others = own_tokenizers(
+            (found.folder for _, found in own[1:]), {**carried, **dict(read_tokenizer_files(first.folder, rows))}, rows
+        )
+    return None if others else path
 
 
 def default_recipe(checkpoint: str, overrides: Sequence[str] = ()) -> tuple[Recipe, Proposal]:

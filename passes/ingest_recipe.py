@@ -72,6 +72,7 @@ def _ingest(
             recipe.model,
             base_dir=Path(recipe.folder),
             adapters=recipe.adapter_paths(),
+            tokenizer=recipe.tokenizer,
             context=context,
             text_tokens=recipe.shapes.text_tokens,
             virtual_tokens=virtual_tokens,

@@ -296,5 +296,5 @@ def _model_context(recipe: Recipe, module: Module, files: SourceFiles) -> int:
     """Tokens that the checkpoint serves, whatever the recipe asks for."""
     if recipe.shapes.context is None and module.info.context != DEFAULT_CONTEXT_LIMIT:
         return module.info.context
-    adapters = recipe.adapter_paths()
-    return load_model(recipe.model, base_dir=Path(recipe.folder), adapters=adapters, files=files).info.context
+    folder, adapters, tokenizer = Path(recipe.folder), recipe.adapter_paths(), recipe.tokenizer
+    return load_model(recipe.model, base_dir=folder, adapters=adapters, tokenizer=tokenizer, files=files).info.context

@@ -49,6 +49,7 @@ def recipe_text(recipe: Document) -> str:
     """
     neutral = Document(
         model=_neutral_path(recipe.model),
+        tokenizer=None if recipe.tokenizer is None else _neutral_path(recipe.tokenizer),
         adapters=tuple(
             AdapterRef(path=_neutral_path(adapter.path), weight=adapter.weight) for adapter in recipe.adapters
         ),
@@ -70,6 +71,7 @@ def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str, fil
     document = decode_document(node)
     return Recipe(
         model=document.model,
+        tokenizer=document.tokenizer,
         adapters=document.adapters,
         merge=document.merge,
         quantize=document.quantize,

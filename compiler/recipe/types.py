@@ -15,6 +15,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
+from pyc.compiler.recipe.adapter_types import AdapterRef as AdapterRef
+from pyc.compiler.recipe.adapter_types import Merge as Merge
 from pyc.compiler.recipe.calibration_types import CalibrationText as CalibrationText
 from pyc.compiler.recipe.calibration_types import Text as Text
 from pyc.compiler.schemes import ALIASES, SCHEMES, Activations, Scheme, parse_scheme
@@ -52,53 +54,6 @@ SchemeName = Annotated[str, Meta(extra_json_schema={"enum": list(SCHEME_NAMES)})
 _ISA_NAMES = [isa for arch, row in ISAS.items() for isa in row]
 IsaName = Annotated[str, Meta(extra_json_schema={"enum": _ISA_NAMES})]
 Rows = Annotated[int, Meta(ge=1, le=1 << 16)]
-
-
-class AdapterRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A PEFT adapter to fuse into the weights."""
-
-    path: Annotated[Text, Meta(description="Adapter's folder, relative to the recipe's folder, or hub id")]
-    weight: Annotated[
-        float,
-        Meta(ge=-100, le=100, description="Factor on the adapter's own scaling; 1: as PEFT"),
-    ] = 1.0
-
-
-class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How LoRA adapters become one before they are fused; methods as PEFT's add_weighted_adapter names them."""
-
-    method: Annotated[
-        Literal[
-            "linear",
-            "cat",
-            "svd",
-            "ties",
-            "ties_svd",
-            "dare_linear",
-            "dare_linear_svd",
-            "dare_ties",
-            "dare_ties_svd",
-            "magnitude_prune",
-            "magnitude_prune_svd",
-            "slerp",
-        ],
-        Meta(description="What is done with the adapters' factors, or (svd, slerp) with their products"),
-    ]
-    density: Annotated[
-        Annotated[float, Meta(ge=0.001, le=1)] | None,
-        Meta(description="Share of values that ties, dare and magnitude_prune keep of each adapter"),
-    ] = None
-    majority_sign: Annotated[
-        Literal["total", "frequency"] | None,
-        Meta(description="How ties votes on a sign: by the sum of values, or by their number; null: total"),
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, le=2**53)] | None, Meta(description="What dare draws the values to keep by")
-    ] = None
-    rank: Annotated[
-        Annotated[int, Meta(ge=1, le=8192)] | None,
-        Meta(description="Rank of the result of the methods with svd; null: the adapters' largest"),
-    ] = None
 
 
 class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -360,6 +315,13 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a recipe file can say."""
 
     model: Annotated[Text, Meta(description="Checkpoint folder, relative to the recipe's folder, or hub id")]
+    tokenizer: Annotated[
+        Text | None,
+        Meta(
+            description="Folder, or hub id, of the tokenizer and chat template in place of the checkpoint's; null: the "
+            "checkpoint's"
+        ),
+    ] = None
     adapters: Annotated[
         tuple[AdapterRef, ...], Meta(max_length=64, description="PEFT adapters, fused in this order")
     ] = ()
@@ -390,6 +352,10 @@ class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def adapter_paths(self) -> tuple[str, ...]:
         """Return the folders and hub ids of the adapters, as written."""
         return tuple(adapter.path for adapter in self.adapters)
+
+    def references(self) -> tuple[str, ...]:
+        """Return every folder or hub id that the recipe names: of the model, its tokenizer and the adapters."""
+        return (self.model, *(() if self.tokenizer is None else (self.tokenizer,)), *self.adapter_paths())
 
     def locate(self, path: str) -> Path:
         """Return `path` of this recipe as a path of this machine: relative to the folder, `~` expanded."""

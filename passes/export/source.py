@@ -109,7 +109,7 @@ def with_chosen_schemes(
 
 
 def _measured_anew(recipe: Recipe) -> str:
-    absolute = (path for path in (recipe.model, *(each.path for each in recipe.adapters)) if Path(path).is_absolute())
+    absolute = (path for path in recipe.references() if Path(path).is_absolute())
     cut = "; it has only the last part of absolute paths, so write them again" if next(absolute, None) else ""
     return (
         "quantize.min_tok_s: speed is measured anew each time, so an export would have other schemes than a build; "

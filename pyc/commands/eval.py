@@ -261,13 +261,13 @@ def _recipe(source: str) -> Recipe | None:
 
 
 def _reference_files(source: str | None, recipe: Recipe | None) -> Iterator[Path]:
-    """Yield the files of a reference: the artifact, or the recipe, its checkpoint's and its adapters'."""
+    """Yield the files of a reference: the artifact, or the recipe, its checkpoint's, tokenizer's and adapters'."""
     from pyc.runtime.sources.places import scheme_of
 
     if source is not None and not scheme_of(source):
         yield Path(source)
     if recipe is not None:
-        for folder in (recipe.model, *(adapter.path for adapter in recipe.adapters)):
+        for folder in recipe.references():
             with contextlib.suppress(OSError, ValueError):
                 yield from Path(recipe.locate(folder)).iterdir()
 

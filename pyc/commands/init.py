@@ -40,6 +40,7 @@ class RecipeContext:
     title: str
     file: str
     model: str
+    tokenizer: str
     adapters: tuple[str, ...]
     sizes: tuple[str, ...]
     scheme: str
@@ -127,7 +128,7 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     from pyc.compiler.recipe.schema import schema_path
     from pyc.models.adapters import read_adapter
     from pyc.passes.compute_prefix import virtual_tokens_of
-    from pyc.passes.default_recipe import reference_from
+    from pyc.passes.default_recipe import reference_from, tokenizer_for
     from pyc.passes.lower_recipe import lower_recipe
     from pyc.templates.rendering import render
 
@@ -135,7 +136,8 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     model, *paths = (reference_from(path, output.parent) for path in (checkpoint, *adapters))
     read = [(read_adapter(path, output.parent), 1.0) for path in paths]
     proposal = proposal.behind(virtual_tokens_of(read))
-    recipe = recipe_from(proposal.document(model, paths), folder=output.parent)
+    tokenizer = tokenizer_for(proposal.module, paths, output.parent)
+    recipe = recipe_from(proposal.document(model, paths, tokenizer), folder=output.parent)
     lower_recipe(recipe)
     cache_size = human_bytes(kv_cache_bytes(info, 1, proposal.context))
     limit = f"Tokens of a sequence; the model serves {info.context}."
@@ -145,6 +147,7 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
         title=f"{printable(checkpoint)}: {kind}.",
         file=printable(str(output)),
         model=yaml_text(model),
+        tokenizer="" if tokenizer is None else yaml_text(tokenizer),
         adapters=tuple(map(yaml_text, paths)),
         sizes=tuple(_size_row(name, size) for name, size in proposal.scheme_bytes.items()),
         scheme=proposal.scheme,

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hub_server import COMMIT, Hub, hub
 
+from pyc.runtime.artifact.reader import open_artifact
+
 __all__ = ["hub"]
 
 # Runs command lines one after the other; prints [code, stdout, stderr] of each.
@@ -114,6 +116,25 @@ def test_a_recipe_with_an_adapter_of_the_hub(hub, commands, tiny_checkpoint, tin
     assert (code, planned) == (0, 0), err
     assert "adapter org/lora x 1" in out
     assert hub.fetched() & more.keys() == {"modules.json", "added_tokens.json"}  # what says how texts are read
+
+
+@pytest.mark.slow
+def test_a_recipe_with_a_tokenizer_of_the_hub(hub, commands, tiny_checkpoint, tmp_path):
+    checkpoint, template = tiny_checkpoint("llama"), b"{{ messages }}"
+    hub.add("org/tuned", checkpoint, **{"chat_template.jinja": template, "only-there.bin": b"x"})
+    hub.models["org/bare"] = {"config.json": b"{}"}
+    recipe = {"model": str(checkpoint), "tokenizer": "org/tuned", "targets": [{"isa": ["x86-64"]}]}
+    (tmp_path / "work" / "model.yaml").write_text(json.dumps(recipe | {"shapes": {"tokens": [1], "logits": [1]}}))
+    (missing, _, no), (code, _, err), (bare, _, said) = commands(
+        ["build", "model.yaml"], ["build", "model.yaml", "--download"],
+        ["build", "model.yaml", "--download", "--set", "tokenizer=org/bare"],
+    )  # fmt: skip
+    assert missing == 4 and "org/tuned: no such directory" in no
+    assert code == 0, err
+    assert hub.fetched() == {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert bare == 4 and "org/bare: the hub has no tokenizer.json in it" in said
+    with open_artifact(tmp_path / "work" / "model.pyca") as artifact:
+        assert artifact.blob("chat_template.jinja") == template
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -282,3 +283,34 @@ def test_any_text_reads_back(text):
     scalar = node.get("key")
     assert isinstance(scalar, Scalar)
     assert scalar.value == text
+
+
+OWN_TEMPLATES = {
+    "none": ((None,), None),
+    "the checkpoint's": (("",), None),
+    "one": (("{{ messages }}",), "adapter-0"),
+    "one of two": (("", "{{ messages }}"), "adapter-1"),
+    "two that agree": (("{{ messages }}", "{{ messages }}"), "adapter-0"),
+    "two that do not": (("{{ messages }}", "{{ messages | length }}"), None),
+}
+
+
+@pytest.mark.parametrize("case", OWN_TEMPLATES)
+def test_another_tokenizer_of_an_adapter_is_named(case, tiny_checkpoint, tiny_adapter, tmp_path, caplog):
+    """With its chat template. Where adapters do not agree, who builds has to choose, and is told so."""
+    templates, wanted = OWN_TEMPLATES[case]
+    checkpoint, output, arguments = tiny_checkpoint("llama"), tmp_path / "model.yaml", []
+    for index, template in enumerate(templates):
+        lora = tiny_adapter(checkpoint, target_modules=["q_proj"], seed=index)
+        adapter = shutil.copytree(lora, tmp_path / f"adapter-{index}")
+        if template is not None:
+            for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+                shutil.copy(checkpoint / name, adapter)
+        if template:
+            (adapter / "chat_template.jinja").write_text(template)
+        arguments += ["--adapter", str(adapter)]
+    assert main(["init", str(checkpoint), *arguments, "-o", str(output)]) == 0
+    named = load_recipe(output).tokenizer
+    assert (named and Path(named).name) == wanted
+    warned = [record for record in caplog.records if "write `tokenizer: " in record.getMessage()]
+    assert len(warned) == (2 if case == "two that do not" else 0)
