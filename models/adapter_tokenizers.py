@@ -24,6 +24,8 @@ from pyc.runtime.text.special_tokens import CONFIG, MAP, MODEL, TOKENIZER, named
 logger = logging.getLogger(__name__)
 
 _ENDS = ("bos_token", "eos_token")
+_UNREAD = ("pad_token", "mask_token", "unk_token")
+"""Tokens that a trainer adds to a tokenizer without one, and that no prompt has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +85,23 @@ def _own(adapter: Directory, carried: Mapping[str, bytes], rows: int) -> OwnToke
 def _different_tokens(own: Mapping[str, bytes], ids: Mapping[str, int], carried: Mapping[str, bytes]) -> str:
     if TOKENIZER not in carried:
         return "the model has no tokenizer"
-    others = ids if own[TOKENIZER] == carried[TOKENIZER] else token_ids(carried[TOKENIZER], TOKENIZER)
-    for changed, said in (
-        ([text for text in ids if text not in others], "it has more tokens"),
-        ([text for text in others if text not in ids], "it lacks tokens"),
-        ([text for text, number in ids.items() if others.get(text) != number], "tokens have other ids"),
-    ):
-        if changed:
-            more = f" and {len(changed) - 2} more" if len(changed) > 2 else ""
-            return f"{said} ({', '.join(map(quoted, changed[:2]))}{more})"
     ours, theirs = (
         special_tokens(
             named_tokens(files.get(CONFIG), files.get(MAP)), files[TOKENIZER], files.get(CONFIG), carried.get(MODEL)
         )
         for files in (own, carried)
     )
+    read = [text for name, text in ours.items() if name not in _UNREAD]
+    unread = {text for name, text in ours.items() if name in _UNREAD and text not in read}
+    others = ids if own[TOKENIZER] == carried[TOKENIZER] else token_ids(carried[TOKENIZER], TOKENIZER)
+    for changed, said in (
+        ([text for text in ids if text not in others and text not in unread], "it has more tokens"),
+        ([text for text in others if text not in ids], "it lacks tokens"),
+        ([text for text, number in ids.items() if others.get(text, number) != number], "tokens have other ids"),
+    ):
+        if changed:
+            more = f" and {len(changed) - 2} more" if len(changed) > 2 else ""
+            return f"{said} ({', '.join(map(quoted, changed[:2]))}{more})"
     for name in _ENDS:
         if ours.get(name) != theirs.get(name):
             return f"its {name} is {quoted(ours.get(name))} and not {quoted(theirs.get(name))}"

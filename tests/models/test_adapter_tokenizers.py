@@ -68,6 +68,10 @@ SAME = {
     "written again": lambda folder: edit(folder, "tokenizer.json", lambda document: document.update(truncation=None)),
     "template in the configuration": template_in_configuration,
     "another padding": lambda folder: edit(folder, "tokenizer_config.json", lambda d: d.update(pad_token="</s>")),
+    "a padding of its own": lambda folder: [
+        add_token("<|PAD|>", 263)(folder),
+        edit(folder, "tokenizer_config.json", lambda document: document.update(pad_token="<|PAD|>")),
+    ],
     "a token without a row": add_token("[PAD]", 280),
     "no template": lambda folder: (folder / "chat_template.jinja").unlink(),
     "nothing": lambda folder: [(folder / name).unlink() for name in FILES],
