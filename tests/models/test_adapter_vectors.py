@@ -38,8 +38,8 @@ def saved(base, tiny_adapter, tmp_path):
     return make
 
 
-def loaded(base, *adapters):
-    return load_model(str(base), base_dir=base, adapters=[str(adapter) for adapter in adapters])
+def loaded(base, *adapters, **more):
+    return load_model(str(base), base_dir=base, adapters=[str(adapter) for adapter in adapters], **more)
 
 
 def test_pooling_length_and_tokenizer_are_those_of_the_adapter(base, saved):
@@ -65,6 +65,16 @@ def test_without_a_tokenizer_that_of_the_checkpoint_counts(base, saved):
         (adapter / file).unlink()
     module = loaded(base, adapter)
     assert (module.info.pooling.mode, module.info.context) == ("cls", 64)
+
+
+def test_a_tokenizer_that_the_recipe_names_counts_before(base, saved):
+    """With its length, as that of any tokenizer; the pooling is the adapter's still."""
+    adapter = saved(longest=16)
+    module = loaded(base, adapter, tokenizer=str(base))
+    assert (module.info.pooling.mode, module.info.context) == ("cls", 64)
+    assert {source.path for source in module.sources if source.name in TOKENIZER} == {str(base / n) for n in TOKENIZER}
+    (adapter / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    assert loaded(base, adapter, tokenizer=str(base)).info.context == 8
 
 
 REFUSED = {
