@@ -7,6 +7,7 @@ and more.
 """
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -56,6 +57,22 @@ def test_a_fused_adapter_is_pefts_forward(case, tiny_checkpoint, tiny_adapter, b
     adapter = tiny_adapter(path, kind, **options)
     model = built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE)
     check(model, with_adapter(reference(path), adapter), reference(path))
+
+
+def test_a_folder_with_a_model_and_an_adapter_is_what_transformers_makes_of_it(
+    tiny_checkpoint, tiny_adapter, tmp_path, built, reference
+):
+    """It takes the weights that lie there, whatever base model adapter_config.json names."""
+    import transformers
+
+    path = tiny_checkpoint("llama", **CONTEXT)
+    both = shutil.copytree(path, tmp_path / "both")
+    adapter = tiny_adapter(path, "lora", r=4, target_modules=["q_proj", "down_proj"])
+    shutil.copytree(adapter, both, dirs_exist_ok=True)
+    config = (both / "adapter_config.json").read_text()
+    (both / "adapter_config.json").write_text(config.replace(str(path), "nobody/nothing"))
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(both).eval()
+    check(built(both, adapters=[{"path": str(both)}], quantize=F32_CACHE), wanted, reference(path))
 
 
 WHOLE = {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "post_attention_layernorm"]}
