@@ -23,7 +23,7 @@ from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
 from pyc.models.messages import shown
 from pyc.models.safetensors_header import SafetensorsFile, read_header
-from pyc.models.sentence import MODULES
+from pyc.models.sentence import MODULES, own_folder
 from pyc.runtime.artifact.kinds import GGUF
 from pyc.runtime.errors import IngestError
 
@@ -90,6 +90,8 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
             what = _ADAPTER
         elif found := _found_gguf(names):
             what = found
+        elif MODULES in names:
+            what = f"sentence-transformers has it in a folder of its own: {own_folder()}"
         raise IngestError(f"{directory.label}: no config.json; {what}")
     if INDEX in names and SINGLE in names:
         raise IngestError(

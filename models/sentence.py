@@ -58,6 +58,7 @@ class _PoolingFile(Struct, frozen=True):
     pooling_mode_mean_sqrt_len_tokens: bool = False
     pooling_mode_weightedmean_tokens: bool = False
     pooling_mode_lasttoken: bool = False
+    include_prompt: bool = True
 
 
 class _Modality(Struct, frozen=True):
@@ -119,8 +120,8 @@ def read_sentence_config(directory: Directory, features: int, tokenizer: Directo
     prompts = directory.parse(PROMPTS, _PromptFile) or _PromptFile()
     if prompts.default_prompt_name and (prompts.prompts or {}).get(prompts.default_prompt_name):
         raise IngestError(
-            f"{where}: {PROMPTS}: a default prompt ({quoted(prompts.default_prompt_name)}) is not supported; remove "
-            "default_prompt_name, and write the prompt before each text"
+            f"{where}: {PROMPTS}: a default prompt ({quoted(prompts.default_prompt_name)}) is not supported; "
+            f"{_instead_of_prompt(directory, modules)}"
         )
     if settings.do_lower_case and not read_tokenizer_config(tokenizer).do_lower_case:
         raise IngestError(f"{where}: {file}: do_lower_case outside the tokenizer is not supported")
@@ -164,7 +165,8 @@ def read_sentence_config(directory: Directory, features: int, tokenizer: Directo
         )
     if modules[0].path:
         raise IngestError(
-            f"{where}: {MODULES}: the Transformer lies in {modules[0].path!r}; give that directory's copy"
+            f"{where}: {MODULES}: the Transformer lies in {quoted(modules[0].path)}, expected '', which is where "
+            f"{MODULES} is; {own_folder(modules[0].path)}"
         )
     pooling_file = f"{modules[1].path}/config.json"
     mode = _mode(directory.parse(pooling_file, _PoolingFile), f"{where}: {pooling_file}")
@@ -184,6 +186,23 @@ def _normalize_file(directory: Directory, folder: str) -> str:
             f"{directory.label}: {name}: normalises {what}, expected {_VECTOR!r}; embed with sentence-transformers"
         )
     return name
+
+
+def own_folder(transformer: str = "its folder") -> str:
+    """What to do where sentence-transformers, before version 2, saved the Transformer in a folder of its own."""
+    return (
+        f"copy {MODULES} and the folders of the other modules into {shown(transformer)}, where config.json is, set the "
+        f"Transformer's path in that {MODULES} to '', and give that folder"
+    )
+
+
+def _instead_of_prompt(directory: Directory, modules: tuple[_ModuleEntry, ...] | None) -> str:
+    """What to do about a default prompt, whose rows some models leave out of the vector."""
+    pools = [entry for entry in modules or () if entry.type.endswith("Pooling")]
+    file = directory.parse(f"{pools[0].path}/config.json", _PoolingFile) if pools else None
+    if file is not None and not file.include_prompt:
+        return "its rows are no part of the vector (include_prompt), so embed with sentence-transformers"
+    return "remove default_prompt_name, and write the prompt before each text"
 
 
 def _check_output(settings: _SentenceFile, where: str) -> None:

@@ -42,6 +42,8 @@ def read_node(path: Path) -> Node:
     except IsADirectoryError as error:
         is_plain = kind_of(path) in (None, FOLDER)
         no_checkpoint = "is a folder without config.json, so no checkpoint; give a checkpoint's folder or a model.yaml"
+        if (path / "modules.json").is_file():  # of sentence-transformers before version 2
+            no_checkpoint += "; modules.json there says where the Transformer lies: give that folder"
         advice = no_checkpoint if is_plain else instead_of_recipe(path)
         raise RecipeError(f"{path}: {advice}") from error
     except (OSError, ValueError) as error:

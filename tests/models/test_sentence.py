@@ -1,11 +1,13 @@
 """models/sentence.py: what the files of sentence-transformers say, and what cannot be."""
 
 import json
+import shutil
 
 import pytest
 from checkpoint_damage import refusal
 
 from pyc.models.catalog import load_model
+from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
 
 SENTENCE = {
@@ -273,3 +275,36 @@ def test_a_decoder_has_no_texts_to_cut(tiny_checkpoint):
     path = tiny_checkpoint("llama")
     with pytest.raises(IngestError, match=r"shapes\.text_tokens is 5, expected null: only texts of encoders are cut"):
         load_model(str(path), base_dir=path, text_tokens=5)
+
+
+def test_a_default_prompt_whose_rows_are_no_part_of_the_vector(tiny_copy):
+    """To write it before each text would make another vector."""
+    path = tiny_copy("bert", pooling="mean")
+    prompts = {"prompts": {"query": "Query: "}, "default_prompt_name": "query"}
+    (path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    pooling = path / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
+    with pytest.raises(IngestError, match=r"include_prompt\), so embed with sentence-transformers$"):
+        load_model(str(path), base_dir=path)
+
+
+def test_the_way_from_the_layout_before_version_2(tiny_copy):
+    """modules.json beside a folder 0_Transformer that has config.json and the weights: each step is said."""
+    new = tiny_copy("bert", pooling="mean")
+    old, inner = new.parent / "old", new.parent / "old" / "0_Transformer"
+    old.mkdir()
+    new.rename(inner)
+    modules = json.loads((inner / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (old / "modules.json").write_text(json.dumps(modules))
+    (inner / "1_Pooling").rename(old / "1_Pooling")
+    (inner / "modules.json").unlink()
+    with pytest.raises(IngestError, match=r"no config\.json; sentence-transformers has it in a folder of its own:"):
+        load_model(str(old), base_dir=old)
+    shutil.copytree(old / "1_Pooling", inner / "1_Pooling")
+    (inner / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(IngestError, match=r"set the Transformer's path in that modules\.json to '', and give that"):
+        load_model(str(inner), base_dir=inner)
+    modules[0]["path"] = ""
+    (inner / "modules.json").write_text(json.dumps(modules))
+    assert load_model(str(inner), base_dir=inner).info.pooling == Pooling("mean", False)
