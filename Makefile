@@ -39,11 +39,16 @@ demo: $(COMPILER)
 test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -q
 
+LONG := tests/anomaly tests/combinations tests/gpu tests/backends/cuda/kernels/test_gemv_epilogue.py \
+	tests/backends/cuda/kernels/test_linear_warpgroup.py tests/backends/torch_tensorrt/test_compile.py \
+	tests/passes/test_compare_artifacts.py tests/passes/test_estimate.py tests/passes/test_goals_beside_adapters.py \
+	tests/passes/test_mix_schemes.py tests/pyc/commands/test_memory_limits.py tests/pyc/commands/test_system_faults.py \
+	tests/reference/test_aarch64.py tests/reference/test_cuda.py tests/reference/test_gptq.py \
+	tests/reference/test_isa_references.py tests/reference/test_isas.py tests/runtime/executors/cuda/test_sampler.py
+
 test-long: $(TEST)
-	PYC_CUDA=all PYC_CASES=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 PYC_LIMITS=40 PYC_DRAWN=100 $(BIN)/pytest -n $(JOBS) -q tests/anomaly \
-		tests/pyc/commands/test_system_faults.py tests/pyc/commands/test_memory_limits.py tests/reference/test_cuda.py tests/gpu tests/passes/test_estimate.py \
-		tests/passes/test_goals_beside_adapters.py tests/passes/test_mix_schemes.py tests/passes/test_compare_artifacts.py tests/combinations tests/reference/test_aarch64.py tests/backends/torch_tensorrt/test_compile.py \
-		tests/backends/cuda/kernels/test_linear_warpgroup.py
+	PYC_CUDA=all PYC_CASES=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 PYC_LIMITS=40 PYC_DRAWN=100 \
+		$(BIN)/pytest -n $(JOBS) -q $(LONG)
 	PYC_LOST_WORKERS=12 $(BIN)/pytest -q tests/passes/jobs/test_ray_cluster.py
 
 # Where most mistakes show, in less than a minute; `make test` runs all.

@@ -4,11 +4,11 @@ PYC_CASES=all (`make test-long`) has all pairs of schemes.
 """
 
 import json
-import os
 
 import numpy as np
 import pytest
 from built_models import recipe_for
+from long_runs import IS_LONG
 from safetensors.numpy import load_file
 
 from pyc.commands.diff_text import tensor_rows
@@ -59,7 +59,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS if os.environ.get("PYC_CASES") == "all" else PAIRS[:3])
+@pytest.mark.parametrize(("first", "second"), PAIRS if IS_LONG else PAIRS[:3])
 def test_distances_are_those_of_the_numbers(first, second, tiny_checkpoint, made):
     path = tiny_checkpoint("qwen3", vocab_size=96, **WIDE)
     (before, a), (after, b) = made(path, "before", first), made(path, "after", second)

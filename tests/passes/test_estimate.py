@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from built_models import artifacts, recipe_for
+from long_runs import IS_LONG
 
 from pyc.compiler.estimate import build_peak_bytes, tokenizer_bytes, workspace_bytes
 from pyc.compiler.ir import Function, Operation, TensorType, Value
@@ -75,7 +76,7 @@ def test_small_models(own_home, artifacts, tiny_checkpoint):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["none", "fp8", "int8", "int4-g32"])
+@pytest.mark.parametrize("scheme", ["none", "fp8", "int8", "int4-g32"] if IS_LONG else ["int4-g32"])
 def test_onnx_runtime_copies_weights(scheme, own_home, artifacts, tiny_checkpoint):
     """13 million parameters in bf16, f32 in ONNX Runtime, and what it packs; the build needs no compiler."""
     pytest.importorskip("onnxruntime")
@@ -111,14 +112,13 @@ def test_a_build(own_home, tiny_checkpoint, tmp_path):
     assert planned.about_build_peak_bytes == pytest.approx(json.loads(done.stdout)["peak_rss_bytes"], rel=0.2)
 
 
-IS_LONG = os.environ.get("PYC_CASES") == "all"
 CALIBRATED = [("gptq", 8192), ("awq", 2048), ("yaqa", 2048), ("gptq", 2048), ("awq", 8192), ("yaqa", 8192)]
 CHOSEN: list[tuple[dict[str, str], int]] = [({}, 2048), ({"algorithm": "gptq"}, 2048), ({}, 4096)]
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "tokens"), CALIBRATED if IS_LONG else CALIBRATED[:3])
+@pytest.mark.parametrize(("algorithm", "tokens"), CALIBRATED if IS_LONG else CALIBRATED[1:2])
 def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
     quantize = {"scheme": "int4-g32", "algorithm": algorithm, "calibration": {"tokens": tokens}}
     recipe = {"model": str(DEMO), "quantize": quantize, "targets": [{"backend": "onnx"}]}
@@ -135,7 +135,8 @@ def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("quantize", "tokens"), CHOSEN if IS_LONG else CHOSEN[:1])
+@pytest.mark.skipif(not IS_LONG, reason="PYC_CASES=all: in make test-long")
+@pytest.mark.parametrize(("quantize", "tokens"), CHOSEN)
 def test_a_build_that_chooses_schemes(quantize, tokens, own_home, tmp_path):
     """Measuring takes most: several times what the build takes behind it."""
     goal = {"bits_per_weight": 5, **quantize, "calibration": {"tokens": tokens}}

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from built_models import log_probabilities
+from long_runs import sample
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 SHAPES = {"context": 512, "tokens": [128], "logits": [64], "batch": [1]}
@@ -21,7 +22,7 @@ def kl(built, reference, ids, **quantize):
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize(("scheme", "bound"), [("int4-g32", 0.7), ("int4-g128-asym", 0.7), ("fp8", 0.75)])
+@pytest.mark.parametrize(("scheme", "bound"), sample([("int4-g32", 0.7), ("int4-g128-asym", 0.7), ("fp8", 0.75)]))
 def test_it_loses_less_than_rounding_to_nearest(scheme, bound, built):
     """Measured with 4,096 tokens of the packaged text: 0.55, 0.55 and 0.58."""
     exact = built(DEMO / "checkpoint", shapes=SHAPES, quantize={"kv_cache": "f32"})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from built_models import difference, margins, random_ids, runnable_isas, target_of
 from dequantized_reference import dequantized, reference_logits, shapes_of
+from long_runs import sample
 
 from pyc.backends.cpu.isa import find_isa
 from pyc.compiler.schemes import SCHEMES
@@ -79,7 +80,7 @@ VECTORS = [isa for isa in ISAS if not find_isa(isa).has_amx]
 
 
 @pytest.mark.parametrize("isa", VECTORS)
-@pytest.mark.parametrize(("family", "cache"), APPENDED)
+@pytest.mark.parametrize(("family", "cache"), sample(APPENDED, ("qwen3", "f16"), ("qwen2", "int8"), ("llama", "fp8")))
 def test_a_prompt_of_many_rows_is_the_sum_of_its_steps(family, cache, isa, tiny_checkpoint, built):
     """Where scales are folded, many rows are gated and appended in N tiles: in one bucket all of them are
     interleaved, in the other four are left."""

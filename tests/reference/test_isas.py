@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from built_models import difference, random_ids, runnable_isas, target_of
 from kernel_machine import EMULATE
+from long_runs import sample
 
 from pyc.backends.cpu.isa import ISAS as ALL
 from pyc.backends.cpu.toolchain.zig import Toolchain
@@ -90,7 +91,8 @@ MODELS = {
         1e-10,
     ),
 }
-SHAPES = {"tokens": [1, 4, 16, 48], "logits": [1, 16, 48]}
+SAMPLE = ("bf16-f16-cache", "bf16-activations", "int8", "int8-cache", "int4-records", "fp8-bf16", "fp4-ternary")
+SHAPES = {"tokens": [1, 16, 48], "logits": [1, 48]}
 """Two chunks by the tile unit, where there is one, and what is left by vectors."""
 MANY = {"tokens": [1, 16, 48, 96], "logits": [1, 16, 48, 96]}
 ROUNDED = {"int8": 4e-3, "int4": 4e-3, "int4-records": 4e-3, "bf16-records": 2e-4, "fp4-ternary": 4e-3}
@@ -105,7 +107,7 @@ cache of f32 is 1.1e-4 from the one and 3.3e-4 from the other; 3.4e-5 of fp8, wh
 
 
 @pytest.mark.skipif(len(ISAS) < 2, reason=f"this CPU runs one of pyc's instruction sets: {ISAS}")
-@pytest.mark.parametrize("case", MODELS)
+@pytest.mark.parametrize("case", sample(MODELS, *SAMPLE))
 def test_instruction_sets_agree(case, tiny_checkpoint, built):
     model_type, config, quantize, _ = MODELS[case]
     path = tiny_checkpoint(model_type, tokenizer=False, max_position_embeddings=128, **config)
@@ -143,7 +145,7 @@ def emulated_tiles(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.skipif(not ISAS[0].startswith("avx512"), reason="emulated tiles need AVX-512 and no tiles")
-@pytest.mark.parametrize("case", MODELS)
+@pytest.mark.parametrize("case", sample(MODELS, *SAMPLE))
 def test_a_library_with_tiles_agrees_on_emulated_ones(case, emulated_tiles, tiny_checkpoint, built):
     """What a build links, all of a model: of kernels alone, test_amx has more.
 

@@ -7,6 +7,7 @@ import pytest
 from cuda_emulation import same_in_every_order
 from cuda_linear import arrays_of, expected_of, matrix, spec_of
 from cuda_matrices import ROUNDING, in_one_program
+from long_runs import sample
 
 from pyc.backends.cuda.kernels import gemv_row
 from pyc.backends.cuda.kernels.gemv import squares_of
@@ -95,7 +96,7 @@ def check_all(name, specs, seeds=(0,), has_warpgroups=False):
         check_epilogue(matrix(name, spec.outputs, spec.inputs), spec, launches, seeds, has_warpgroups)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", sample(SCHEMES))
 def test_every_epilogue(name):
     """Of outputs that are cut, of several blocks, and with a bias."""
     activations = "int8" if name == "int8" else "f32"
@@ -121,7 +122,7 @@ def test_many_outputs(name, outputs):
     check_all(name, [spec_of(name, 3, outputs, 128, epilogue=epilogue) for epilogue in (GATED, SCALED)])
 
 
-@pytest.mark.parametrize("shape", [(48, 512), (336, 1000), (96, 4112), (150, 640), (5, 512)])
+@pytest.mark.parametrize("shape", sample([(48, 512), (336, 1000), (96, 4112), (150, 640), (5, 512)]))
 @pytest.mark.parametrize("name", ["bf16", "fp8", "fp8-e5m2"])
 def test_one_row_on_all_multiprocessors(name, shape, monkeypatch):
     """Of outputs that a block has in turn, with inputs behind the last whole tile."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from built_models import random_ids
 from emulated_cuda import CUDA, emulated, emulated_cuda
+from long_runs import sample
 from tiny_checkpoints import tiny_checkpoint
 
 from pyc.passes.build import build
@@ -70,7 +71,7 @@ def tokens_of(model, prompts, settings, *, samples, count=8):
         model.executor.sampler = sampler
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", sample(SETTINGS))
 def test_tokens_are_those_of_the_host(model, settings):
     for seed in range(3):
         prompts, asked = [random_ids(model, 5 + seed)], [{**settings, "seed": seed}]
