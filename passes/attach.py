@@ -43,19 +43,22 @@ def attach(
 ) -> BuildResult:
     """Build what a recipe describes, its programs taken from the artifact `program`, which a trusted key has signed.
 
-    A checkpoint's folder, or a hub id, in place of a recipe is built as `program` was, without its adapters. The
-    artifact is byte for byte that of `build` with the same recipe and key. Arguments beside are those of `build`, and
-    so are errors; LowerError says what differs where the programs are those of another module.
+    A checkpoint's folder, or a hub id, in place of a recipe is built as `program` was, without the adapters and the
+    tokenizer that its recipe names. The artifact is byte for byte that of `build` with the same recipe and key.
+    Arguments beside are those of `build`, and so are errors; LowerError says what differs where the programs are those
+    of another module.
     """
     check_progress(progress)
     check_path(program, "program", may_lack=False)
     check_flags(use_cache=use_cache, force=force, download=download)
     check_source(source)
+    report = progress or log_note
     with open_artifact(program, mode="pread") as opened:
         require_trusted(opened)
         if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
-            source, overrides = recipe_for(os.fspath(source), opened, overrides), ()
-        recipe = parse(source, overrides, download, progress or log_note)
+            recipe = recipe_for(os.fspath(source), opened, overrides, lambda made: parse(made, (), download, report))
+        else:
+            recipe = parse(source, overrides, download, report)
         scaling = scaling_algorithms(recipe.quantize.algorithms())
         if scaling and is_program_only(opened.header):
             raise LowerError(scaling_refusal(opened.path, scaling[0]))
@@ -72,10 +75,17 @@ def attach(
         )
 
 
-def recipe_for(checkpoint: str, program: Artifact, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the recipe by which `program` was built, of another checkpoint, and without adapters.
+def recipe_for(
+    checkpoint: str,
+    program: Artifact,
+    overrides: Sequence[str] = (),
+    fetch: Callable[[Recipe], Recipe] = lambda recipe: recipe,
+) -> Recipe:
+    """Return the recipe by which `program` was built, of another checkpoint, without adapters, and with the tokenizer
+    of that checkpoint.
 
-    An encoder's texts are cut where the checkpoint says; a program that takes fewer tokens is warned of.
+    `fetch` fetches what the recipe names, before the checkpoint is looked at. An encoder's texts are cut where that
+    says; a program that takes fewer tokens is warned of.
     Raises IngestError as `build` does, and RecipeError where the recipe reads files that this machine may not have: the
     text of a gate or of a calibration, or its importance matrix.
     """
@@ -94,23 +104,33 @@ def recipe_for(checkpoint: str, program: Artifact, overrides: Sequence[str] = ()
         if value is not None:
             raise RecipeError(f"{program.path}: its recipe has {name}, a file beside it; give the recipe itself")
     model = reference_from(checkpoint, Path())
-    if program.header.model.kind == "encoder":
-        shapes |= _text_shapes(model, program.header.model.context, str(program.path))
-    wanted = {**document, "model": model, "adapters": [], "merge": None, "artifact": artifact, "shapes": shapes}
-    return recipe_from(wanted, check_overrides(overrides), name=name_of(checkpoint))
+    wanted = {**document, "model": model, "adapters": [], "merge": None, "tokenizer": None, "artifact": artifact}
+    set_by_user, name = check_overrides(overrides), name_of(checkpoint)
+    if program.header.model.kind != "encoder":
+        return fetch(recipe_from({**wanted, "shapes": shapes}, set_by_user, name=name))
+    shapes |= {"context": program.header.model.context, "text_tokens": None}
+    recipe = fetch(recipe_from({**wanted, "shapes": shapes}, set_by_user, name=name))
+    shapes["text_tokens"] = _text_tokens(recipe, program.header.model.context, str(program.path))
+    return recipe_from({**wanted, "shapes": shapes}, set_by_user, name=name)
 
 
-def _text_shapes(model: str, context: int, program: str) -> dict[str, int | None]:
-    """Return the sizes with which a checkpoint's texts are cut where it says, by a program for `context` tokens."""
+def _text_tokens(recipe: Recipe, context: int, program: str) -> int | None:
+    """Return `shapes.text_tokens` with which texts are cut where the checkpoint says, by a program for `context`
+    tokens."""
     with SourceFiles(is_quiet=True) as files:  # they are read again behind this
-        own = load_model(model, base_dir=Path(), files=files).info.context
-    if own == context:
-        return {"text_tokens": None}
+        module = load_model(
+            recipe.model,
+            base_dir=Path(recipe.folder),
+            adapters=recipe.adapter_paths(),
+            tokenizer=recipe.tokenizer,
+            files=files,
+        )
+    own = module.info.context
     if own > context:
         logger.warning(
             "%s: texts are cut at the %d tokens that %s is compiled for, and the checkpoint reads %d; vectors of "
             "longer texts are others than those of sentence-transformers; for equal ones build a program with "
             "shapes.context=%d",
-            model, context, program, own, own,
+            recipe.model, context, program, own, own,
         )  # fmt: skip
-    return {"context": context, "text_tokens": own if own < context else None}
+    return own if own < context else None

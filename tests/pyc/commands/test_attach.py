@@ -429,3 +429,56 @@ def test_a_program_that_takes_fewer_tokens_than_the_checkpoint_reads_is_warned_o
             assert model.embed_max_tokens == 20
         with open_artifact(tmp_path / "attached.pyca") as artifact:
             assert artifact.header.requires == ()
+
+
+def test_the_tokenizer_that_a_programs_recipe_names_is_not_that_of_another_checkpoint(
+    base, tiny_checkpoint, tmp_path, pyc, key_home
+):
+    program = build_programs(recipe(base, tokenizer=str(base)), output=tmp_path / "program.pyca").path
+    tuned = Path(shutil.copytree(tiny_checkpoint("llama", seed=5, **SHAPE), tmp_path / "tuned"))
+    (tuned / "chat_template.jinja").write_text("tuned {{ messages[0]['content'] }}")
+    code, _, err = pyc("attach", program, tuned, "-o", tmp_path / "attached.pyca")
+    assert code == 0, err
+    with open_artifact(tmp_path / "attached.pyca") as artifact:
+        assert bytes(artifact.blob("chat_template.jinja")).startswith(b"tuned")
+
+
+def test_an_encoder_of_the_hub_is_fetched_before_it_is_looked_at(tiny_checkpoint, tmp_path, monkeypatch, pyc, key_home):
+    """And it is looked at with what the overrides name."""
+    fetched, length = [], {"org/model": 30, "org/tokenizer": 10}
+
+    def fetch(name, *_):
+        folder = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+        shutil.copytree(tiny_checkpoint("bert", pooling="mean"), folder / "snapshots" / ("1" * 40))
+        if name == "org/tokenizer":
+            settings = {"truncation_side": "left"}
+            (folder / "snapshots" / ("1" * 40) / "tokenizer_config.json").write_text(json.dumps(settings))
+        (folder / "snapshots" / ("1" * 40) / "sentence_bert_config.json").write_text(
+            json.dumps({"max_seq_length": length[name]})
+        )
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text("1" * 40)
+        fetched.append(name)
+
+    for kind in ("model", "tokenizer", "adapter"):
+        monkeypatch.setattr(build_source, f"fetch_{kind}", fetch)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    program = tmp_path / "program.pyca"
+    build_programs(recipe_for(encoder_folder(tiny_checkpoint, tmp_path, 40), shapes={"tokens": [64]}), output=program)
+    command = ("attach", program, "org/model", "--download", "--set", "tokenizer=org/tokenizer")
+    code, _, err = pyc(*command, "-o", tmp_path / "attached.pyca")
+    assert (code, fetched) == (0, ["org/model", "org/tokenizer"]), err
+    with open_artifact(tmp_path / "attached.pyca") as artifact:
+        asked = json.loads(artifact.header.provenance.recipe)
+    assert asked["tokenizer"] == "org/tokenizer"
+    assert (asked["shapes"]["context"], asked["shapes"]["text_tokens"]) == (40, 30)
+
+
+def test_the_context_of_a_program_is_kept_by_a_checkpoint_of_the_same(tiny_checkpoint, tmp_path, pyc, key_home):
+    """Whatever the tokenizer that an override names says of lengths."""
+    program, folder = tmp_path / "program.pyca", tiny_checkpoint("bert", pooling="mean")
+    build_programs(recipe_for(folder, shapes={"tokens": [64]}), output=program)
+    code, _, err = pyc("attach", program, folder, "-o", tmp_path / "attached.pyca")
+    assert code == 0, err
+    with open_artifact(tmp_path / "attached.pyca") as artifact:
+        assert json.loads(artifact.header.provenance.recipe)["shapes"]["context"] == artifact.header.model.context
