@@ -125,8 +125,10 @@ class SourceFiles:
 
     def resolved(self, path: Path) -> Path:
         """Return a path without symbolic links, as it was when it was first asked for: a link may lead elsewhere now.
+
+        A relative path is the absolute one that it stands for, under which a reference of a gate asks for it.
         """
-        return self._resolved.setdefault(path, path.resolve())
+        return self._resolved.setdefault(path.absolute(), path.resolve())
 
     def size_bytes(self, path: str) -> int:
         """Return the size of a file when it was opened."""

@@ -123,7 +123,8 @@ def test_a_file_that_is_renamed_over_while_the_gate_runs(gated, tiny_adapter, tm
 
 
 @pytest.mark.slow
-def test_a_link_to_the_checkpoint_that_leads_elsewhere_meanwhile(gated, tiny_checkpoint, tmp_path):
+@pytest.mark.parametrize("kind", ["absolute", "relative"])
+def test_a_link_to_the_checkpoint_that_leads_elsewhere_meanwhile(kind, gated, tiny_checkpoint, tmp_path, monkeypatch):
     """What was opened is what the artifact is compared with."""
     link = tmp_path / "current"
     recipe = gated(KEPT)
@@ -135,7 +136,11 @@ def test_a_link_to_the_checkpoint_that_leads_elsewhere_meanwhile(gated, tiny_che
             link.unlink()
             link.symlink_to(tiny_checkpoint("llama", seed=5))
 
-    assert build(replace(recipe, model=str(link)), progress=progress).quality.limits == expected
+    recipe_of_link = replace(recipe, model=str(link))
+    if kind == "relative":
+        monkeypatch.chdir(recipe.folder)
+        recipe_of_link = replace(recipe, model=os.path.relpath(link), folder=".")
+    assert build(recipe_of_link, progress=progress).quality.limits == expected
     assert os.readlink(link) != recipe.model
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from blake3 import blake3
@@ -96,6 +97,18 @@ def test_only_regular_files_are_opened(kind, files, tmp_path):
     with pytest.raises(OSError, match=r"regular|No such"):
         files.size_bytes(str(place))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_link_leads_where_it_first_led_under_a_relative_name_too(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "current"
+    link.symlink_to("one")
+    assert files.resolved(Path("current")) == tmp_path / "one"
+    link.unlink()
+    link.symlink_to("other")
+    assert files.resolved(link) == files.resolved(Path("./current")) == tmp_path / "one"
 
 
 def test_threads_share_one_descriptor_and_closing_closes_it(path):
