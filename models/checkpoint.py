@@ -92,6 +92,8 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
             what = found
         elif MODULES in names:
             what = f"sentence-transformers has it in a folder of its own: {own_folder()}"
+        elif directory.links_within is not None:
+            what = "the cache has only a part of the model; pyc init, build and attach fetch the rest with --download"
         raise IngestError(f"{directory.label}: no config.json; {what}")
     if INDEX in names and SINGLE in names:
         raise IngestError(

@@ -36,6 +36,8 @@ from pyc.runtime.host.home import write_whole
 from pyc.runtime.text.chat.template_files import FOLDER, SUFFIX
 from pyc.runtime.text.special_tokens import TOKENIZER
 
+logger = logging.getLogger(__name__)
+
 Kind = Literal["checkpoint", "tokenizer", "adapter"]
 Report = Callable[[int, int], None]
 """Told the bytes that are there, and of how many."""
@@ -102,8 +104,27 @@ def download(
             endpoint, is_known = huggingface_hub.constants.ENDPOINT, repository is not None
             raise explained(problem, reference, found[0], endpoint, error, is_known=is_known) from problem
     if repository.revision != repository.commit:  # last: a name in the cache stands for files that are all there
-        folder = cache_root() / ("models--" + repository.hub_id.replace("/", "--"))
-        write_whole(folder / "refs" / repository.revision, repository.commit, 0o644, replace=True)
+        _name(repository, kind)
+
+
+def _name(repository: _Repository, kind: Kind) -> None:
+    """Have the revision stand for the commit in the cache, unless it stands for a whole model there, and a part of
+    another commit was fetched."""
+    folder = cache_root() / ("models--" + repository.hub_id.replace("/", "--"))
+    place = folder / "refs" / repository.revision
+    if kind != "checkpoint":
+        commit = place.read_bytes().decode("ascii", "replace").strip() if place.is_file() else ""
+        needed = (CONFIG, ADAPTER_WEIGHTS if kind == "adapter" else TOKENIZER)
+        snapshot = folder / "snapshots" / commit
+        is_whole = _COMMIT.fullmatch(commit) is not None and all((snapshot / name).is_file() for name in needed)
+        if is_whole and commit != repository.commit:
+            logger.warning(
+                "%s: the cache has a whole model of this name, of commit %s, whose %s is taken; the hub has %s now: for that, "
+                "fetch the model, with pyc init %s --download, or name the commit",
+                repository.reference, commit, kind, repository.commit, repository.reference,
+            )  # fmt: skip
+            return
+    write_whole(place, repository.commit, 0o644, replace=True)
 
 
 def _look_up(hub: Any, reference: str, hub_id: str, revision: str) -> _Repository:

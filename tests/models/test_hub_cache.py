@@ -44,6 +44,37 @@ def test_a_hub_id_is_found_in_the_cache(hub, tmp_path):
         assert all(str(folder / "blobs") in source.path for source in module.sources)
 
 
+def test_a_part_of_another_commit_leaves_the_name_of_a_whole_model(hub, tmp_path, monkeypatch, caplog):
+    """A tokenizer, or an adapter, of a model that is cached; without it the name stands for what was fetched."""
+    from pyc.models import hub_download
+
+    folder, snapshot, commit = hub
+    newer = "b" * 40
+    found = hub_download._Repository("org/name", "org/name", "main", newer, {})
+    monkeypatch.setattr(hub_download, "_look_up", lambda *arguments: found)
+    monkeypatch.setattr(hub_download, "_fetch", lambda *arguments: None)
+    hub_download.download("org/name", "tokenizer")
+    assert f"whole model of this name, of commit {commit}, whose tokenizer is taken; the hub has {newer}" in caplog.text
+    assert load_model("org/name", base_dir=tmp_path).info.kind == "decoder"
+    hub_download.download("org/name", "adapter")  # the whole model has none
+    assert (folder / "refs" / "main").read_text() == newer
+    for kind, gone in (("checkpoint", None), ("tokenizer", "tokenizer.json"), ("tokenizer", "config.json")):
+        (folder / "refs" / "main").write_text(commit)
+        if gone is not None:
+            (snapshot / gone).rename(snapshot / "gone")
+        hub_download.download("org/name", kind)
+        assert (folder / "refs" / "main").read_text() == newer
+        if gone is not None:
+            (snapshot / "gone").rename(snapshot / gone)
+
+
+def test_a_part_of_a_model_in_the_cache(hub, tmp_path):
+    _, snapshot, _ = hub
+    (snapshot / "config.json").unlink()
+    with pytest.raises(IngestError, match=r"no config.json; the cache has only a part of the model; .*--download"):
+        load_model("org/name", base_dir=tmp_path)
+
+
 def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch, tmp_path):
     from pathlib import Path
 
