@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 from pyc.models.hub_cache import cache_root
 from pyc.runtime.errors import PycError
 
-_REFUSED = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
-    *(errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG),
-)
-"""Of the cache's folder."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Of the cache's folder, whatever file it was."""
+_OF_PATHS = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
+"""Of the cache's folder where a file is named; else of a file of certificates, or of a connection."""
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PARAMETERS = re.compile(r"""\?[^\s'")>]*=[^\s'")>]*""")
 
 
@@ -23,7 +25,9 @@ def explained(
     """The error to raise for one of huggingface_hub: one line, with what to do. `is_known`: the hub has the model."""
     chain = list(_causes(problem))
     names = {kind.__name__ for cause in chain for kind in type(cause).__mro__}
-    refused = next((cause for cause in chain if isinstance(cause, OSError) and cause.errno in _REFUSED), None)
+    if variable := _stale_certificates(chain):
+        return error(f"{reference}: {variable} is {os.environ[variable]}, which is not there; unset or correct it")
+    refused = next((cause for cause in chain if _is_of_the_cache(cause)), None)
     if refused is not None:
         return OSError(refused.errno, refused.strerror, str(refused.filename or cache_root()))
     log_in = "run `hf auth login` or set HF_TOKEN"
@@ -49,6 +53,26 @@ def explained(
         f"{reference}: not downloaded from {endpoint}: {reason}; check the network, HF_ENDPOINT and HTTPS_PROXY, and "
         "try again: files that are whole are not fetched twice"
     )
+
+
+def _is_of_the_cache(cause: BaseException) -> TypeGuard[OSError]:
+    if not isinstance(cause, OSError):
+        return False
+    return cause.errno in _FULL or (cause.errno in _OF_PATHS and bool(cause.filename))
+
+
+def _stale_certificates(chain: Sequence[BaseException]) -> str | None:
+    """The variable that names certificates which are not there, where that is why nothing was fetched.
+
+    `ssl` names no file; requests says which file it could not find, in an error without a number.
+    """
+    for cause in chain:
+        if isinstance(cause, OSError) and not cause.filename and cause.errno in (None, errno.ENOENT, errno.ENOTDIR):
+            for name in _CERTIFICATES:
+                place = os.environ.get(name)
+                if place and not os.path.exists(place) and (cause.errno is not None or place in str(cause)):
+                    return name
+    return None
 
 
 def _causes(problem: BaseException) -> Iterator[BaseException]:
