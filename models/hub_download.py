@@ -119,8 +119,8 @@ def _name(repository: _Repository, kind: Kind) -> None:
         is_whole = _COMMIT.fullmatch(commit) is not None and all((snapshot / name).is_file() for name in needed)
         if is_whole and commit != repository.commit:
             logger.warning(
-                "%s: the cache has a whole model of this name, of commit %s, whose %s is taken; the hub has %s now: for that, "
-                "fetch the model, with pyc init %s --download, or name the commit",
+                "%s: the cache has a whole model of this name, of commit %s, whose %s is taken; the hub has %s now: "
+                "for that, fetch the model, with pyc init %s --download, or name the commit",
                 repository.reference, commit, kind, repository.commit, repository.reference,
             )  # fmt: skip
             return
