@@ -168,24 +168,27 @@ def read_sentence_config(directory: Directory, features: int, tokenizer: Directo
             f"{where}: {MODULES}: the Transformer lies in {quoted(modules[0].path)}, expected '', which is where "
             f"{MODULES} is; {own_folder(modules[0].path)}"
         )
-    pooling_file = f"{modules[1].path}/config.json"
+    pooling_file = f"{modules[1].path}/{CONFIG}"
     mode = _mode(directory.parse(pooling_file, _PoolingFile), f"{where}: {pooling_file}")
     files = (*files, pooling_file)
     if kinds[2:]:
-        files = (*files, _normalize_file(directory, modules[2].path))
+        files = (*files, *_normalize_files(directory, modules[2].path))
     return SentenceConfig(Pooling(mode, len(kinds) == 3), longest, side, files)
 
 
-def _normalize_file(directory: Directory, folder: str) -> str:
-    """Return the file of the last module. Raises IngestError where it normalises something else than vectors."""
-    name = f"{folder}/{CONFIG}"
+def _normalize_files(directory: Directory, folder: str) -> tuple[str, ...]:
+    """Return the file of the last module, unless it is the model's.
+
+    Raises IngestError where it normalises something else than vectors.
+    """
+    name = f"{folder}/{CONFIG}" if folder else CONFIG  # that of the model says nothing of vectors
     given = directory.parse(name, _NormalizeFile) or _NormalizeFile()
     if given.module_input_name != _VECTOR or given.module_output_name not in (None, _VECTOR):
         what = f"{quoted(given.module_input_name)} to {quoted(given.module_output_name or given.module_input_name)}"
         raise IngestError(
             f"{directory.label}: {name}: normalises {what}, expected {_VECTOR!r}; embed with sentence-transformers"
         )
-    return name
+    return (name,) if folder else ()
 
 
 def own_folder(transformer: str = "its folder") -> str:
@@ -199,7 +202,7 @@ def own_folder(transformer: str = "its folder") -> str:
 def _instead_of_prompt(directory: Directory, modules: tuple[_ModuleEntry, ...] | None) -> str:
     """What to do about a default prompt, whose rows some models leave out of the vector."""
     pools = [entry for entry in modules or () if entry.type.endswith("Pooling")]
-    file = directory.parse(f"{pools[0].path}/config.json", _PoolingFile) if pools else None
+    file = directory.parse(f"{pools[0].path}/{CONFIG}", _PoolingFile) if pools else None
     if file is not None and not file.include_prompt:
         return "its rows are no part of the vector (include_prompt), so embed with sentence-transformers"
     return "remove default_prompt_name, and write the prompt before each text"

@@ -308,3 +308,14 @@ def test_the_way_from_the_layout_before_version_2(tiny_copy):
     modules[0]["path"] = ""
     (inner / "modules.json").write_text(json.dumps(modules))
     assert load_model(str(inner), base_dir=inner).info.pooling == Pooling("mean", False)
+
+
+def test_a_normalization_beside_the_model(tiny_checkpoint, tmp_path):
+    """sentence-transformers takes the folder of a module from its path, and the empty one is the model's."""
+    folder = shutil.copytree(tiny_checkpoint("bert", pooling="mean", normalize=True), tmp_path / "model")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["path"] = ""
+    (folder / "modules.json").write_text(json.dumps(modules))
+    module = load_model(str(folder), base_dir=folder)
+    assert module.info.pooling == Pooling("mean", True)
+    assert [source.name for source in module.sources].count("config.json") == 1
