@@ -67,8 +67,9 @@ def warn_of_tokenizers(adapters: Iterable[Directory], carried: Mapping[str, byte
 
 
 def _own(adapter: Directory, carried: Mapping[str, bytes], rows: int) -> OwnTokenizer:
-    is_whole = adapter.locate(TOKENIZER) is not None
+    is_whole = True  # a link that leads out is one, too
     try:
+        is_whole = adapter.locate(TOKENIZER) is not None
         if not is_whole:
             own = dict(read_chat_templates(adapter, read_tokenizer_config(adapter).chat_template, CONFIG))
             return OwnTokenizer(adapter, _different_template(own, carried), is_whole, fits=False)

@@ -166,3 +166,10 @@ def test_a_build_follows_the_key_and_its_files(base, adapter, tmp_path):
     assert [change.name for change in groups["sources"]] == ["chat_template.jinja"]
     recipe.write_text(json.dumps(document))
     assert "tokenizer" in [change.name for change in check_artifact(parse(str(recipe)), artifact).groups["recipe"]]
+
+
+def test_a_tokenizer_that_is_a_link_is_named_and_no_reason_to_refuse_the_adapter(base, lora, tmp_path, caplog):
+    folder = shutil.copytree(lora, tmp_path / "linked")
+    (folder / "tokenizer.json").symlink_to(base / "tokenizer.json")
+    (said,) = said_of(base, caplog, folder)
+    assert "it cannot be read (tokenizer.json is a symbolic link that leads out" in said
