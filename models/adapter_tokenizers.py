@@ -92,12 +92,11 @@ def _different_tokens(own: Mapping[str, bytes], ids: Mapping[str, int], carried:
         )
         for files in (own, carried)
     )
-    read = [text for name, text in ours.items() if name not in _UNREAD]
-    unread = {text for name, text in ours.items() if name in _UNREAD and text not in read}
+    unread, unread_theirs = _unread(ours), _unread(theirs)
     others = ids if own[TOKENIZER] == carried[TOKENIZER] else token_ids(carried[TOKENIZER], TOKENIZER)
     for changed, said in (
         ([text for text in ids if text not in others and text not in unread], "it has more tokens"),
-        ([text for text in others if text not in ids], "it lacks tokens"),
+        ([text for text in others if text not in ids and text not in unread_theirs], "it lacks tokens"),
         ([text for text, number in ids.items() if others.get(text, number) != number], "tokens have other ids"),
     ):
         if changed:
@@ -107,6 +106,11 @@ def _different_tokens(own: Mapping[str, bytes], ids: Mapping[str, int], carried:
         if ours.get(name) != theirs.get(name):
             return f"its {name} is {quoted(ours.get(name))} and not {quoted(theirs.get(name))}"
     return ""
+
+
+def _unread(named: Mapping[str, str]) -> set[str]:
+    read = [text for name, text in named.items() if name not in _UNREAD]
+    return {text for name, text in named.items() if name in _UNREAD and text not in read}
 
 
 def _different_template(own: Mapping[str, bytes], carried: Mapping[str, bytes]) -> str:

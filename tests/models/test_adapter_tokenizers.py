@@ -173,3 +173,16 @@ def test_a_tokenizer_that_is_a_link_is_named_and_no_reason_to_refuse_the_adapter
     (folder / "tokenizer.json").symlink_to(base / "tokenizer.json")
     (said,) = said_of(base, caplog, folder)
     assert "it cannot be read (tokenizer.json is a symbolic link that leads out" in said
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_padding_that_the_base_alone_has_is_not_worth_a_word(renamed, base, adapter, tmp_path, caplog):
+    """Bases get one before a training, and the adapter's tokenizer may have another."""
+    padded = shutil.copytree(base, tmp_path / "padded")
+    for folder, text in ((padded, "<|PAD_TOKEN|>"), *([(adapter, "[PADDING]")] if renamed else [])):
+        add_token(text, 263)(folder)
+        edit(folder, "tokenizer_config.json", lambda document, text=text: document.update(pad_token=text))
+    assert said_of(padded, caplog, adapter) == []
+    add_token("<|tool|>", 264)(padded)
+    (said,) = said_of(padded, caplog, adapter)
+    assert "it lacks tokens ('<|tool|>')" in said
