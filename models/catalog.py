@@ -134,6 +134,8 @@ def load_model(
             "and this is a decoder; remove it"
         )
     else:
+        for folder in (checkpoint.directory, *companions.adapters):
+            require_no_pooling(folder)
         block_tokens = block_tokens or BLOCK_TOKENS
         module = _decoder(
             checkpoint, architecture.decoder, context, virtual_tokens, max_sequences, kv_dtype, block_tokens
@@ -153,7 +155,6 @@ def _decoder(
     kv_dtype: KvDtype,
     block_tokens: int,
 ) -> Module:
-    require_no_pooling(checkpoint.directory)
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
     chosen = _context(context, config.context, config.max_context, checkpoint.label, virtual_tokens)
     if config.tied:

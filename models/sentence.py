@@ -279,7 +279,10 @@ def _mode(file: _PoolingFile | None, where: str) -> Literal["mean", "cls"]:
 
 
 def require_no_pooling(directory: Directory) -> None:
-    """Raise IngestError for a decoder whose rows sentence-transformers pools, as models for embeddings have it."""
+    """Raise IngestError for a decoder whose rows sentence-transformers pools, as models for embeddings have it.
+
+    `directory` is that of its checkpoint, or of an adapter, which sentence-transformers saves with the same files.
+    """
     kinds = [entry.type.rsplit(".", 1)[-1] for entry in directory.parse(MODULES, tuple[_ModuleEntry, ...]) or ()]
     if "Pooling" in kinds:
         raise IngestError(

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from tiny_checkpoints import write_sentence_files
 
 from pyc.cli import main
 from pyc.models.catalog import load_model
@@ -65,3 +66,11 @@ def test_of_a_hub_id_transformers_takes_the_base_model(both, tmp_path, monkeypat
         load_model("org/both", base_dir=tmp_path)
     assert "as `model`, and org/both under `adapters`" in str(refused.value)
     assert load_model("org/both", base_dir=tmp_path, adapters=["org/both"]).weights
+
+
+def test_an_adapter_of_a_model_for_embeddings_makes_no_generator(tiny_checkpoint, tiny_adapter, tmp_path):
+    base = tiny_checkpoint("llama")
+    folder = shutil.copytree(tiny_adapter(base), tmp_path / "adapter")
+    write_sentence_files(folder, 48, "mean", True)
+    with pytest.raises(IngestError, match=r"adapter: modules\.json makes this decoder a model for embeddings"):
+        load_model(str(base), base_dir=tmp_path, adapters=[str(folder)])
