@@ -91,7 +91,7 @@ def read_vectors(companions: Companions, features: int, positions: int) -> Vecto
 
 def _vectors(companions: Companions, folder: Directory, features: int) -> Vectors:
     tokenizer = companions.tokenizer(folder)
-    return Vectors(read_sentence_config(folder, features, tokenizer), folder, tokenizer)
+    return Vectors(read_sentence_config(folder, features, tokenizer, companions.checkpoint), folder, tokenizer)
 
 
 def _said(config: SentenceConfig, positions: int) -> str:

@@ -22,6 +22,7 @@ from pyc.models.sentence_arguments import ArgumentFields, read_arguments
 from pyc.models.tokenizer_files import Side, read_longest_text, read_tokenizer_config, read_truncation_side
 from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
+from pyc.runtime.text.special_tokens import CONFIG as TOKENIZER_CONFIG
 
 logger = logging.getLogger(__name__)
 
@@ -106,10 +107,12 @@ class SentenceConfig:
     files: tuple[str, ...]
 
 
-def read_sentence_config(directory: Directory, features: int, tokenizer: Directory) -> SentenceConfig:
+def read_sentence_config(
+    directory: Directory, features: int, tokenizer: Directory, checkpoint: Directory
+) -> SentenceConfig:
     """Return how an encoder with rows of `features` numbers makes a vector of a text, and of how long a one.
 
-    `tokenizer` is where its tokenizer is.
+    `tokenizer` is where its tokenizer is, `checkpoint` where its weights are.
 
     Raises IngestError on a module, mode or setting that pyc does not have.
     """
@@ -130,8 +133,9 @@ def read_sentence_config(directory: Directory, features: int, tokenizer: Directo
     _check_output(settings, f"{where}: {file}")
     _check_calls(settings, f"{where}: {file}")
     _check_kinds_of_texts(settings, f"{where}: {file}")
-    config = directory.parse(CONFIG, dict[str, object]) or {}
-    arguments = read_arguments(settings, config, f"{where}: {file}")
+    config = checkpoint.parse(CONFIG, dict[str, object]) or {}
+    tokenizer_config = tokenizer.parse(TOKENIZER_CONFIG, dict[str, object]) or {}
+    arguments = read_arguments(settings, config, tokenizer_config, f"{where}: {file}")
     if prompts.truncate_dim is not None and not prompts.truncate_dim >= features:
         raise IngestError(
             f"{where}: {PROMPTS}: truncate_dim is {prompts.truncate_dim}, expected none: vectors keep all {features} "

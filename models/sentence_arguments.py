@@ -25,7 +25,10 @@ _SAME_TOKENIZER: dict[str, tuple[object, ...]] = {
     "padding_side": ("right",),
     "clean_up_tokenization_spaces": (True, False, None),
 }
-_SAME_MODEL = ("attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage", "device_map", "add_pooling_layer")
+_SAME_MODEL = (
+    *("attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage", "device_map", "add_pooling_layer"),
+    "use_safetensors",
+)
 _SAME_CONFIG = ("attn_implementation", "torch_dtype", "dtype", "use_cache")
 # Of every load, and set by sentence-transformers whatever the file says.
 _HUB = ("trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "subfolder")
@@ -51,8 +54,11 @@ class TextArguments:
     length: int | None = None
 
 
-def read_arguments(fields: ArgumentFields, config: Mapping[str, object], where: str) -> TextArguments:
-    """Return what the arguments say of texts; `config` is config.json.
+def read_arguments(
+    fields: ArgumentFields, config: Mapping[str, object], tokenizer_config: Mapping[str, object], where: str
+) -> TextArguments:
+    """Return what the arguments say of texts; `config` is the checkpoint's config.json, `tokenizer_config` the
+    tokenizer's.
 
     Raises IngestError for one that would make other vectors of a text.
     """
@@ -61,6 +67,7 @@ def read_arguments(fields: ArgumentFields, config: Mapping[str, object], where: 
     name, given = _chosen(fields, "tokenizer_args", "processor_kwargs")
     for argument, value in given.items():
         is_same = argument in _HUB or value in _SAME_TOKENIZER.get(argument, ())
+        is_same = is_same or _has(tokenizer_config, argument, value)
         if not is_same and argument not in (LENGTH, SIDE):
             raise _refusal(f"{where}: {name}.{shown(argument)}", value, "remove it, or save the tokenizer with it")
     side: Side | None = None
@@ -90,9 +97,12 @@ def _check(
 ) -> None:
     name, given = _chosen(fields, old, new)
     for argument, value in given.items():
-        is_of_file = argument in config and config[argument] == value
-        if argument not in same and argument not in _HUB and not is_of_file:
+        if argument not in same and argument not in _HUB and not _has(config, argument, value):
             raise _refusal(f"{where}: {name}.{shown(argument)}", value, "remove it, or write it into config.json")
+
+
+def _has(config: Mapping[str, object], name: str, value: object) -> bool:
+    return name in config and config[name] == value
 
 
 def _refusal(what: str, value: object, remedy: str) -> IngestError:

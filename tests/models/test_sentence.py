@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from checkpoint_damage import refusal
+from tiny_checkpoints import write_sentence_files
 
 from pyc.models.catalog import load_model
 from pyc.runtime.artifact.format import Pooling
@@ -319,3 +320,30 @@ def test_a_normalization_beside_the_model(tiny_checkpoint, tmp_path):
     module = load_model(str(folder), base_dir=folder)
     assert module.info.pooling == Pooling("mean", True)
     assert [source.name for source in module.sources].count("config.json") == 1
+
+
+def test_arguments_that_say_what_the_files_say(tiny_checkpoint, tiny_adapter, tmp_path):
+    """Of an adapter they are those of the checkpoint that it is fused with."""
+    base = tiny_checkpoint("bert", pooling="mean")
+    folder = shutil.copytree(tiny_adapter(base, target_modules=["query"]), tmp_path / "adapter")
+    write_sentence_files(folder, 48, "mean", True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(base / name, folder)
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**tokenizer, "do_lower_case": True}))
+    settings = {
+        "model_args": {"use_safetensors": True},
+        "config_args": {"hidden_size": 48},
+        "tokenizer_args": {"do_lower_case": True},
+    }
+    others = {"config_args": {"hidden_size": 49}, "tokenizer_args": {"do_lower_case": False}}
+
+    def read(settings):
+        (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+        return load_model(str(base), base_dir=tmp_path, adapters=[str(folder)]).info
+
+    for name, value in settings.items():
+        assert read({name: value}).pooling == Pooling("mean", True)
+    for name, value in others.items():
+        with pytest.raises(IngestError, match=rf"{name}\.\w+ is \w+, expected none"):
+            read({name: value})
