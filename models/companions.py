@@ -63,7 +63,10 @@ def tokenizer_folder(reference: str | None, base_dir: Path, files: SourceFiles) 
     """Return the folder that a recipe names for its tokenizer, if it does; IngestError where it has none."""
     if reference is None:
         return None
-    folder = find_directory(reference, base_dir, files)
+    try:
+        folder = find_directory(reference, base_dir, files)
+    except IngestError as problem:
+        raise IngestError(f"tokenizer: {problem}") from problem
     if folder.locate(TOKENIZER) is None:
         raise IngestError(
             f"tokenizer: {folder.label}: no {TOKENIZER}; name a folder that save_pretrained of the tokenizer wrote"

@@ -186,3 +186,9 @@ def test_a_padding_that_the_base_alone_has_is_not_worth_a_word(renamed, base, ad
     add_token("<|tool|>", 264)(padded)
     (said,) = said_of(padded, caplog, adapter)
     assert "it lacks tokens ('<|tool|>')" in said
+
+
+@pytest.mark.parametrize("reference", ["./nowhere", "org/nowhere", "tokenizer.json"])
+def test_a_tokenizer_that_is_not_there_is_told_from_the_model(reference, base):
+    with pytest.raises(IngestError, match=rf"^tokenizer: .*{reference}: "):
+        load_model(str(base), base_dir=base, tokenizer=reference)
