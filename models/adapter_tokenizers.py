@@ -31,7 +31,7 @@ _UNREAD = ("pad_token", "mask_token", "unk_token")
 @dataclass(frozen=True, slots=True)
 class OwnTokenizer:
     """What lies beside an adapter: in which folder, what is different in it, whether it is a whole tokenizer and not a
-    chat template alone, and whether the model has a row for each of its tokens."""
+    chat template alone, and whether the model has a row for each of its tokens that texts may have."""
 
     folder: Directory
     difference: str
@@ -76,7 +76,9 @@ def _own(adapter: Directory, carried: Mapping[str, bytes], rows: int) -> OwnToke
         own = dict(read_tokenizer_files(adapter, rows))
         ids = token_ids(own[TOKENIZER], f"{adapter.label}: {TOKENIZER}")
         said = (_different_tokens(own, ids, carried), _different_template(own, carried))
-        fits = all(number < rows for number in ids.values())
+        written = token_ids(adapter.read(TOKENIZER) or b"{}", f"{adapter.label}: {TOKENIZER}")  # before any is left out
+        unread = _unread(_special_tokens(own, carried))
+        fits = all(number < rows for text, number in written.items() if text not in unread)
         return OwnTokenizer(adapter, " and ".join(part for part in said if part), is_whole, fits)
     except PycError as problem:
         said_of = str(problem).removeprefix(f"{adapter.label}: ")
@@ -86,12 +88,7 @@ def _own(adapter: Directory, carried: Mapping[str, bytes], rows: int) -> OwnToke
 def _different_tokens(own: Mapping[str, bytes], ids: Mapping[str, int], carried: Mapping[str, bytes]) -> str:
     if TOKENIZER not in carried:
         return "the model has no tokenizer"
-    ours, theirs = (
-        special_tokens(
-            named_tokens(files.get(CONFIG), files.get(MAP)), files[TOKENIZER], files.get(CONFIG), carried.get(MODEL)
-        )
-        for files in (own, carried)
-    )
+    ours, theirs = (_special_tokens(files, carried) for files in (own, carried))
     unread, unread_theirs = _unread(ours), _unread(theirs)
     others = ids if own[TOKENIZER] == carried[TOKENIZER] else token_ids(carried[TOKENIZER], TOKENIZER)
     for changed, said in (
@@ -106,6 +103,11 @@ def _different_tokens(own: Mapping[str, bytes], ids: Mapping[str, int], carried:
         if ours.get(name) != theirs.get(name):
             return f"its {name} is {quoted(ours.get(name))} and not {quoted(theirs.get(name))}"
     return ""
+
+
+def _special_tokens(files: Mapping[str, bytes], carried: Mapping[str, bytes]) -> dict[str, str]:
+    named = named_tokens(files.get(CONFIG), files.get(MAP))
+    return special_tokens(named, files[TOKENIZER], files.get(CONFIG), carried.get(MODEL))
 
 
 def _unread(named: Mapping[str, str]) -> set[str]:

@@ -6,7 +6,10 @@ import shutil
 
 import pytest
 
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.models.adapter_tokenizers import own_tokenizers
 from pyc.models.catalog import load_model
+from pyc.models.files import Directory
 from pyc.passes.build import build, parse
 from pyc.passes.check_artifact import check_artifact
 from pyc.runtime.errors import IngestError
@@ -192,3 +195,15 @@ def test_a_padding_that_the_base_alone_has_is_not_worth_a_word(renamed, base, ad
 def test_a_tokenizer_that_is_not_there_is_told_from_the_model(reference, base):
     with pytest.raises(IngestError, match=rf"^tokenizer: .*{reference}: "):
         load_model(str(base), base_dir=base, tokenizer=reference)
+
+
+@pytest.mark.parametrize(("text", "fits"), [("<|im_end|>", False), ("[PADDING]", True)])
+def test_a_tokenizer_with_tokens_that_have_no_row_does_not_fit(text, fits, base, adapter):
+    """They are left out where it is read, and its template has them; padding is in no text."""
+    add_token(text, 280)(adapter)
+    edit(adapter, "tokenizer_config.json", lambda document: document.update(pad_token="[PADDING]"))
+    (adapter / "chat_template.jinja").write_text(TEMPLATE + text)
+    carried = {name: (base / name).read_bytes() for name in (*FILES, "config.json")}
+    with SourceFiles() as files:
+        (own,) = own_tokenizers([Directory(adapter, "adapter", files)], carried, 280)
+    assert (own.is_whole, own.fits) == (True, fits)
