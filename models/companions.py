@@ -49,7 +49,9 @@ class Vectors:
     tokenizer: Directory
 
 
-class _Base(Struct, frozen=True):
+class AdapterBase(Struct, frozen=True):
+    """Of adapter_config.json, the model that the adapter was trained on."""
+
     base_model_name_or_path: str | None = None
 
 
@@ -114,13 +116,7 @@ def require_named(checkpoint: Directory, reference: str, base_dir: Path, adapter
         return
     label, remove = checkpoint.label, f"to build the model without it, remove {ADAPTER_CONFIG}"
     if not os.path.isdir(base_dir / os.path.expanduser(reference)):
-        base = (checkpoint.parse(ADAPTER_CONFIG, _Base) or _Base()).base_model_name_or_path
-        named = shown(base, MAX_SHOWN) if base else "the model that it was trained on"
-        raise IngestError(
-            f"{label}: an adapter ({ADAPTER_CONFIG}) is beside the weights, and transformers loads {named} with that "
-            f"adapter; to have it, write {named} as `model`, and {label} under `adapters`; to build the weights that "
-            f"are here, copy them and their files without {ADAPTER_CONFIG} into a folder"
-        )
+        raise both_on_the_hub(label, checkpoint.parse(ADAPTER_CONFIG, AdapterBase) or AdapterBase())
     if not any(name.startswith("adapter_model.") for name in names):
         raise IngestError(
             f"{label}: {ADAPTER_CONFIG} of an adapter is beside the weights, but no {ADAPTER_WEIGHTS}; transformers "
@@ -130,4 +126,15 @@ def require_named(checkpoint: Directory, reference: str, base_dir: Path, adapter
         f"{label}: an adapter ({ADAPTER_CONFIG}) is beside the weights, and transformers loads the model with it; to "
         f"have that, name the folder under `adapters` of the recipe, too: `- path: {label}` (pyc init {label} "
         f"--adapter {label}); {remove}"
+    )
+
+
+def both_on_the_hub(label: str, adapter: AdapterBase) -> IngestError:
+    """The error for a hub id of a model with an adapter beside it that no recipe names."""
+    base = adapter.base_model_name_or_path
+    named = shown(base, MAX_SHOWN) if base else "the model that it was trained on"
+    return IngestError(
+        f"{label}: an adapter ({ADAPTER_CONFIG}) is beside the weights, and transformers loads {named} with that "
+        f"adapter; to have it, write {named} as `model`, and {label} under `adapters`; to build the weights that "
+        f"are here, copy them and their files without {ADAPTER_CONFIG} into a folder"
     )

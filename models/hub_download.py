@@ -21,6 +21,7 @@ from pyc.models.adapters import CONFIG as ADAPTER_CONFIG
 from pyc.models.adapters import WEIGHTS as ADAPTER_WEIGHTS
 from pyc.models.catalog import find_architecture
 from pyc.models.checkpoint import INDEX, SINGLE, ShardIndex
+from pyc.models.companions import AdapterBase, both_on_the_hub
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.generation import FILE as GENERATION
 from pyc.models.hub_cache import cache_root, hub_id_of, instead_of_url
@@ -69,11 +70,16 @@ class _Repository:
 
 
 def download(
-    reference: str, kind: Kind = "checkpoint", report: Report = lambda done, total: None
+    reference: str,
+    kind: Kind = "checkpoint",
+    report: Report = lambda done, total: None,
+    *,
+    with_adapter: bool = False,
 ) -> None:
     """Fetch the checkpoint, tokenizer or adapter "org/name" or "org/name@revision" into the local cache.
 
-    A checkpoint that pyc does not support is refused before its weights are fetched. Raises IngestError (AdapterError
+    A checkpoint that pyc does not support is refused before its weights are fetched, and so is one with an adapter
+    beside it, but `with_adapter`: the recipe names both. Raises IngestError (AdapterError
     for an adapter), OSError when the cache cannot be written, ModuleNotFoundError without huggingface_hub.
     """
     error: type[PycError] = AdapterError if kind == "adapter" else IngestError
@@ -97,7 +103,7 @@ def download(
     with _plain_and_quiet(huggingface_hub):
         try:
             repository = _look_up(huggingface_hub, reference, *found)
-            _fetch(huggingface_hub, repository, kind, report, error)
+            _fetch(huggingface_hub, repository, kind, report, error, with_adapter)
         except PycError:
             raise
         except Exception as problem:
@@ -138,7 +144,9 @@ def _look_up(hub: Any, reference: str, hub_id: str, revision: str) -> _Repositor
     return _Repository(reference, hub_id, revision, str(info.sha), sizes)
 
 
-def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: type[PycError]) -> None:
+def _fetch(
+    hub: Any, repository: _Repository, kind: str, report: Report, error: type[PycError], with_adapter: bool
+) -> None:
     done = 0
 
     def advance(size_bytes: int) -> None:
@@ -172,6 +180,10 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
     (config,) = get([CONFIG])
     label = f"{repository.reference}: {CONFIG}"
     find_architecture(decode(config.read_bytes(), HuggingFaceConfig, label), repository.reference)
+    if ADAPTER_CONFIG in small and not with_adapter:
+        (adapter,) = get([ADAPTER_CONFIG])
+        label = f"{repository.reference}: {ADAPTER_CONFIG}"
+        raise both_on_the_hub(repository.reference, decode(adapter.read_bytes(), AdapterBase, label))
     if weights == INDEX:
         (index,) = get([INDEX])
         listed = decode(index.read_bytes(), ShardIndex, f"{repository.reference}: {INDEX}").weight_map.values()

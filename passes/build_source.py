@@ -66,7 +66,7 @@ def is_hub_id(text: str) -> bool:
 def fetch(recipe: Recipe, report: Report = lambda done, total: None) -> None:
     """Fetch the model, the tokenizer and the adapters of a recipe that are hub ids and no folders."""
     if not _is_folder(recipe, recipe.model):
-        fetch_model(recipe.model, report)
+        fetch_model(recipe.model, report, with_adapter=recipe.model in recipe.adapter_paths())
     if recipe.tokenizer is not None and not _is_folder(recipe, recipe.tokenizer):
         fetch_tokenizer(recipe.tokenizer, report)
     for adapter in recipe.adapters:
@@ -74,11 +74,13 @@ def fetch(recipe: Recipe, report: Report = lambda done, total: None) -> None:
             fetch_adapter(adapter.path, report)
 
 
-def fetch_model(reference: str, report: Report = lambda done, total: None) -> None:
+def fetch_model(
+    reference: str, report: Report = lambda done, total: None, *, with_adapter: bool = False
+) -> None:
     """Fetch a checkpoint from the hub; see `hub_download.download`."""
     from pyc.models.hub_download import download
 
-    download(reference, "checkpoint", report)
+    download(reference, "checkpoint", report, with_adapter=with_adapter)
 
 
 def fetch_tokenizer(reference: str, report: Report = lambda done, total: None) -> None:

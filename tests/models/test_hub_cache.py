@@ -1,5 +1,7 @@
 """models/hub_cache.py: references to folders and to models of the hub."""
 
+import json
+
 import pytest
 
 from pyc.models.adapters import read_adapter
@@ -66,6 +68,26 @@ def test_a_part_of_another_commit_leaves_the_name_of_a_whole_model(hub, tmp_path
         assert (folder / "refs" / "main").read_text() == newer
         if gone is not None:
             (snapshot / "gone").rename(snapshot / gone)
+
+
+@pytest.mark.parametrize("with_adapter", [False, True])
+def test_a_model_with_an_adapter_is_refused_before_its_weights_are_fetched(with_adapter, hub, monkeypatch):
+    """Unless the recipe names both."""
+    from pyc.models import hub_download
+
+    _, snapshot, commit = hub
+    (snapshot / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    sizes = {file.name: file.stat().st_size for file in snapshot.iterdir()}
+    found, fetched = hub_download._Repository("org/name", "org/name", "main", commit, sizes), []
+    monkeypatch.setattr(hub_download, "_look_up", lambda *arguments: found)
+    monkeypatch.setattr(hub_download, "_get", lambda _, of, name, advance: fetched.append(name) or snapshot / name)
+    if with_adapter:
+        hub_download.download("org/name", with_adapter=True)
+        assert set(fetched) == set(sizes)
+        return
+    with pytest.raises(IngestError, match=r"org/name: an adapter .* transformers loads org/base with that adapter"):
+        hub_download.download("org/name")
+    assert fetched == ["config.json", "adapter_config.json"]
 
 
 def test_a_part_of_a_model_in_the_cache(hub, tmp_path):

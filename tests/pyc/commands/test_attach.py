@@ -447,7 +447,7 @@ def test_an_encoder_of_the_hub_is_fetched_before_it_is_looked_at(tiny_checkpoint
     """And it is looked at with what the overrides name."""
     fetched, length = [], {"org/model": 30, "org/tokenizer": 10}
 
-    def fetch(name, *_):
+    def fetch(name, *_, **__):
         folder = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
         shutil.copytree(tiny_checkpoint("bert", pooling="mean"), folder / "snapshots" / ("1" * 40))
         if name == "org/tokenizer":
