@@ -26,9 +26,9 @@ def cut_of(text_tokens: int | None, context: int, own: int, side: Side, where: s
     if reads > own:
         files.warn(
             logger,
-            "%s: texts of up to %d tokens are read whole, as the recipe says, and the checkpoint cuts them at %d; "
-            "vectors of longer texts are others than those of sentence-transformers; to have them cut alike set "
-            "shapes.text_tokens to %d",
+            "%s: texts of up to %d tokens are read whole, and the checkpoint cuts them at %d; "
+            "vectors of longer texts are others than those of sentence-transformers; to have them cut alike build "
+            "with shapes.text_tokens=%d",
             where, reads, own, own,
         )  # fmt: skip
     return TextCut(direction="Left" if side == "left" else "Right", max_length=reads)

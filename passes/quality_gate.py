@@ -95,7 +95,7 @@ class Gate:
                 reference = reference_model(
                     self.recipe,
                     program,
-                    model.info,
+                    model,
                     self.passage.context,
                     within=context,
                     progress=lambda event: progress("reference", event.done_bytes, event.total_bytes),

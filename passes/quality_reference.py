@@ -18,7 +18,7 @@ from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.recipe.types import ArtifactOptions, Quantize, Recipe, Shapes, Target
 from pyc.passes.build import BuildEvent, build, build_inside
 from pyc.passes.build_context import BuildContext
-from pyc.runtime.artifact.format import ModelInfo, Program
+from pyc.runtime.artifact.format import Program
 from pyc.runtime.artifact.trust.key_sources import write_key_file
 from pyc.runtime.model import Model, load
 
@@ -30,7 +30,7 @@ LOGITS_ROWS = 64
 def reference_model(
     recipe: Recipe,
     program: Program,
-    info: ModelInfo,
+    model: Model,
     window: int,
     *,
     within: BuildContext | None,
@@ -38,7 +38,7 @@ def reference_model(
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> Iterator[Model]:
     """Yield the model of a recipe without rounding, for windows of so many tokens. It runs on the CPU, in the variant
-    of `program` where that is one of the CPU's; `info` is that of the model to compare. `within` is what the build has
+    of `program` where that is one of the CPU's; `model` is the one to compare. `within` is what the build has
     that asks for it, if one does: the checkpoint is what that build has opened.
 
     The artifact lies in a temporary folder and has a key of its own; what it takes long to make is in the build cache.
@@ -46,27 +46,32 @@ def reference_model(
     """
     with work_folder("eval") as folder:
         key = write_key_file(folder / "key")
-        exact, output = unrounded(recipe, program, info, window), folder / "reference.pyca"
+        exact, output = unrounded(recipe, program, model, window), folder / "reference.pyca"
         if within is None:
             made = build(exact, output=output, key=folder / "key", progress=progress)
         else:
             made = build_inside(exact, within, output=output, key=folder / "key", progress=progress)
-        with load(made.path, threads=threads, trust=key.public.text()) as model:
-            yield model
+        with load(made.path, threads=threads, trust=key.public.text()) as reference:
+            yield reference
 
 
-def unrounded(recipe: Recipe, program: Program, info: ModelInfo, context: int) -> Recipe:
-    """Return the recipe of the reference: one program, for one sequence of `context` tokens."""
-    rows = ROWS
-    if info.kind == "encoder":
-        context = rows = info.context
+def unrounded(recipe: Recipe, program: Program, model: Model, context: int) -> Recipe:
+    """Return the recipe of the reference: one program, for one sequence of `context` tokens.
+
+    Texts of an encoder are cut where `model` cuts them, whatever the recipe says: it may be of other sizes than the
+    artifact.
+    """
+    rows, text_tokens = ROWS, None
+    if model.info.kind == "encoder":
+        context = rows = model.info.context
+        text_tokens = model.embed_max_tokens
     return replace(
         recipe,
         folder=str(Path(recipe.folder).absolute()),
         quantize=Quantize(scheme="none", kv_cache="f32", activations="f32"),
         shapes=Shapes(
             context=context,
-            text_tokens=recipe.shapes.text_tokens,
+            text_tokens=text_tokens,
             tokens=tuple(sorted({1, min(rows, max(context, 1))})),
             batch=(1,),
             logits=(1, LOGITS_ROWS),

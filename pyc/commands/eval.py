@@ -235,7 +235,7 @@ def _baseline(
     with contextlib.ExitStack() as stack:
         with naming_missing_extras(), report_progress() as report:
             made = reference_model(
-                recipe, first.model.program, first.model.info, window, within=None, threads=how.threads, progress=report
+                recipe, first.model.program, first.model, window, within=None, threads=how.threads, progress=report
             )
             model = stack.enter_context(made)
         yield Baseline(name, model, "checkpoint")

@@ -249,9 +249,9 @@ def test_texts_beyond_what_the_checkpoint_reads_are_warned_of(sizes, read, tiny_
     assert not caplog.records
     load_model(str(path), base_dir=path, **sizes)
     assert [record.message for record in caplog.records] == [
-        f"{path}: texts of up to {read} tokens are read whole, as the recipe says, and the checkpoint cuts them at 40; "
-        "vectors of longer texts are others than those of sentence-transformers; to have them cut alike set "
-        "shapes.text_tokens to 40"
+        f"{path}: texts of up to {read} tokens are read whole, and the checkpoint cuts them at 40; "
+        "vectors of longer texts are others than those of sentence-transformers; to have them cut alike build "
+        "with shapes.text_tokens=40"
     ]
 
 

@@ -81,6 +81,22 @@ def test_a_table_of_several_beside_their_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cut", [16, 40])
+def test_the_reference_cuts_texts_where_the_artifact_does(cut, pyc, tiny_copy, key_home, tmp_path, caplog):
+    """Be it below what its programs are compiled for, or beyond what the checkpoint says."""
+    checkpoint = tiny_copy("bert", pooling="mean")
+    (checkpoint / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 30}))
+    shapes = {"tokens": [40], "context": 40, "text_tokens": cut}
+    artifact = build(recipe_for(checkpoint, shapes=shapes), output=tmp_path / "cut.pyca").path
+    texts = tmp_path / "texts"
+    texts.write_text("".join(f"{word} the cat sat on the mat and then some more words {word * 9}\n" for word in "abcd"))
+    caplog.clear()
+    code, out, err = pyc("eval", artifact, "--text", texts, "--reference", checkpoint, "--no-speed", "--json")
+    assert code == 0, err
+    assert json.loads(out)["artifacts"][0]["vectors"]["cosine"]["value"] == pytest.approx(1, abs=1e-3)
+    assert "recipe" not in caplog.text
+
+
 def test_an_encoder_beside_its_checkpoint(pyc, encoder_artifact, tiny_checkpoint, text, tmp_path):
     texts = tmp_path / "texts"
     texts.write_text("the cat\n\nthe dog\nthe dog sat on the log\nlog\n")
