@@ -84,7 +84,7 @@ def add_key(key: str, expires: "date | None") -> None:
     """
     from dataclasses import replace
 
-    from pyc.runtime.artifact.trust.counting_keys import known_key, why_without_effect
+    from pyc.runtime.artifact.trust.counting_keys import why_without_effect, with_earliest_day
     from pyc.runtime.artifact.trust.key_store import add_trusted
     from pyc.runtime.artifact.trust.keys import public_key_of
     from pyc.runtime.artifact.trust.policy import machine_policy
@@ -102,9 +102,7 @@ def add_key(key: str, expires: "date | None") -> None:
     policy = machine_policy()
     if why := why_without_effect(public, policy):
         raise ArtifactError(f"key {public.fingerprint} {why[0]}; {why[1]}; nothing was changed")
-    public = add_trusted(public)
-    known = known_key(public.raw, policy)
-    public = public.until(known.expires if known else None)  # of two last days the earlier stands
+    public = with_earliest_day(add_trusted(public), policy)
     until = f", until {public.expires}" if public.expires else ""
     say(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 
@@ -189,12 +187,13 @@ def announce(
     pyc trust announce -o 2027.update --trust new.pub --expire 9f86d081884c7d65=2027-03-31
 
     They apply it with `pyc trust apply`, if they trust the key that signed it. A key to trust goes with the earliest
-    last day that holds for it here.
+    last day that holds for it here; one that expired or was revoked here is refused.
     """
     from pyc.commands.signing_key import require_one_key
+    from pyc.runtime.artifact.trust.counting_keys import announceable
     from pyc.runtime.artifact.trust.key_sources import choose_key
-    from pyc.runtime.artifact.trust.key_store import with_last_day
     from pyc.runtime.artifact.trust.keys import public_key_of
+    from pyc.runtime.artifact.trust.policy import DEFAULT, machine_policy
     from pyc.runtime.artifact.trust.subjects import require_fingerprint
     from pyc.runtime.artifact.trust.updates import Update, write_update
     from pyc.runtime.errors import ArtifactError
@@ -215,8 +214,9 @@ def announce(
             raise click.BadParameter(f"{error.message}, behind FINGERPRINT=", param_hint="'--expire'") from error
         days.append((subject, last_day))
     given = tuple(public_key_of(key) for key in trusted)
+    policy = machine_policy() if given else DEFAULT  # one that cannot be read hinders no revocation
     update = Update(
-        trust=tuple(map(with_last_day, given)),
+        trust=tuple(announceable(each, policy) for each in given),
         expire=tuple(days),
         revoke=tuple((_subject(subject), reason) for subject in revoked),
         until=until,

@@ -28,6 +28,38 @@ def held_key(raw: bytes, policy: Policy, home: Path | None = None) -> PublicKey 
     return next((key for key in policy.keys if key.raw == raw), None)
 
 
+def with_earliest_day(key: PublicKey, policy: Policy, home: Path | None = None) -> PublicKey:
+    """The key with the earliest last day that its line, the policy, the key store and announcements tell. Raises
+    ArtifactError."""
+    return with_last_day(until_day_of_policy(key, policy), home)
+
+
+def until_day_of_policy(key: PublicKey, policy: Policy) -> PublicKey:
+    """The key with the last day of its line in the policy, where that is earlier."""
+    held = next((each for each in policy.keys or () if each.raw == key.raw), None)
+    return key.until(held.expires if held else None)
+
+
+def announceable(key: PublicKey, policy: Policy, home: Path | None = None) -> PublicKey:
+    """The key to trust as an announcement tells it, with the earliest last day that is known here. Raises ArtifactError
+    for one that expired or was revoked here."""
+    key = with_earliest_day(key, policy, home)
+    said = f"key {key.fingerprint}"
+    if key.fingerprint in policy.revoked:
+        raise ArtifactError(
+            f"{said} is revoked by {policy.origin}; take it out of `revoked` in {policy.origin}, if it is to count all "
+            "the same; nothing was announced"
+        )
+    why = why_not(key, home)
+    if why is not None and key.is_expired():
+        raise ArtifactError(f"{said} {why}; announce its successor; nothing was announced")
+    if why is not None:
+        raise ArtifactError(
+            f"{said} {why}; to trust it all the same, first: pyc trust restore {key.fingerprint}; nothing was announced"
+        )
+    return key
+
+
 def why_no_signature(raw: bytes, policy: Policy, home: Path | None = None) -> str | None:
     """Why signatures by this key count for nothing here, as the end of a sentence; None where they count, as far as no
     rule of the policy names others. Raises ArtifactError."""

@@ -7,8 +7,8 @@
     5. the key store of this machine: `artifact.key` of the recipe, made at first use
 
 A variable that is set and empty is an error, and so is a key that is known here to count no more: it expired, by its
-own line, by the public half beside its file or by this machine's store, or it was revoked here. A key of the first
-four is neither stored nor trusted by using it. No message holds a private key, or a part of it.
+own line, by the public half beside its file or by this machine's policy or store, or it was revoked here. A key of the
+first four is neither stored nor trusted by using it. No message holds a private key, or a part of it.
 """
 
 import os
@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyc.runtime.artifact.trust.counting_keys import effect_of_new_key
+from pyc.runtime.artifact.trust.counting_keys import effect_of_new_key, until_day_of_policy
 from pyc.runtime.artifact.trust.external_signer import VARIABLE as SIGNER_VARIABLE
 from pyc.runtime.artifact.trust.external_signer import external_key
 from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, why_not, with_last_day
@@ -33,6 +33,7 @@ from pyc.runtime.artifact.trust.keys import (
     read_small_text,
     require_readable,
 )
+from pyc.runtime.artifact.trust.policy import machine_policy
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
 
@@ -97,8 +98,8 @@ def _chosen(name: str, file: str | os.PathLike[str] | None, *, create: bool, hom
 
 def _with_last_day(chosen: ChosenKey, home: Path | None) -> ChosenKey:
     """The key with the earliest of the last days that its line, a public half of pyc's beside its file, and this
-    machine tell. A store that cannot be read stops no job that brings its own key. Raises ArtifactError for a public
-    half that cannot be read."""
+    machine tell. A store or policy that cannot be read stops no job that brings its own key. Raises ArtifactError
+    for a public half that cannot be read."""
     public = chosen.key.public
     known: list[PublicKey | None] = [public]
     if chosen.file is not None:
@@ -111,6 +112,8 @@ def _with_last_day(chosen: ChosenKey, home: Path | None) -> ChosenKey:
     public = replace(public, expires=min(days, default=None))
     with suppress(ArtifactError):
         public = with_last_day(public, home)
+    with suppress(ArtifactError):
+        public = until_day_of_policy(public, machine_policy(home))
     return replace(chosen, key=replace(chosen.key, public=public))
 
 

@@ -24,7 +24,12 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
-from pyc.runtime.artifact.trust.counting_keys import UNKNOWN, why_no_signature, why_without_effect
+from pyc.runtime.artifact.trust.counting_keys import (
+    UNKNOWN,
+    until_day_of_policy,
+    why_no_signature,
+    why_without_effect,
+)
 from pyc.runtime.artifact.trust.key_store import (
     check_store,
     remove_trusted,
@@ -137,7 +142,7 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
             if key.fingerprint in policy.revoked:
                 changes.done.append(f"left out key {key.fingerprint}, which is revoked by {policy.origin}")
             else:
-                changes.trust(key, "stored" if why_without_effect(key, policy) else "trusted")
+                changes.trust(key, policy)
     except BaseException:
         changes.undo()
         raise
@@ -194,7 +199,7 @@ class _Changes:
             said = "expires" if is_held else "which is not trusted here, would expire"
             self.done.append(f"key {fingerprint}{' ' if is_held else ', '}{said} on {day}")
 
-    def trust(self, key: PublicKey, verb: str) -> None:
+    def trust(self, key: PublicKey, policy: Policy) -> None:
         """Trust a key, unless it was revoked: an update that is older than the revocation may come after it. One whose
         file here is bad is left out, too: that may have an earlier last day."""
         if revocation := find_revocation(key.fingerprint, self._home):
@@ -206,7 +211,7 @@ class _Changes:
             return
         if known is not None:
             key = key.until(known.expires)
-        self._put(key, lambda key: f"{verb} {key.fingerprint} {key.comment}".rstrip())
+        self._put(key, lambda key: _trusted_line(key, policy))
 
     def undo(self) -> None:
         """Take everything back, the last first. What cannot be taken back stays."""
@@ -226,6 +231,15 @@ class _Changes:
             lambda: remove_trusted(key.fingerprint, self._home) if before is None else write_trusted(before, self._home)
         )
         self.done.append(said(key))
+
+
+def _trusted_line(key: PublicKey, policy: Policy) -> str:
+    """What was done with a key to trust, which may count for nothing here."""
+    said, key = f"{key.fingerprint} {key.comment}".rstrip(), until_day_of_policy(key, policy)
+    if key.is_expired():
+        return f"stored {said}, which expired on {key.expires}"
+    until = f", until {key.expires}" if key.expires else ""
+    return f"{'stored' if why_without_effect(key, policy) else 'trusted'} {said}{until}"
 
 
 def _record(line: str, where: str) -> SignatureRecord:

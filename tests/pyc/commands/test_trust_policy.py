@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from pyc.runtime.artifact.trust.key_store import add_trusted, list_trusted, why_not
-from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.keys import (
+    PublicKey,
+    SigningKey,
+    new_key_text,
+    parse_public_key,
+    parse_signing_key,
+    today_utc,
+)
 from pyc.runtime.artifact.trust.last_days import set_last_day
 from pyc.runtime.artifact.trust.policy import read_policy
+from pyc.runtime.artifact.trust.revocations import revoke
 from pyc.runtime.artifact.trust.updates import Update, parse_update, write_update
 
 LATER = today_utc() + timedelta(30)
@@ -118,7 +126,7 @@ def test_keys_that_the_policy_lets_count(pyc, policy, tmp_path, a, b):
     write_keys(policy, a.public, replace(b, expires=LATER))
     update = tmp_path / "update"
     update.write_text(write_update(Update(trust=(b,)), a))
-    assert pyc("trust", "apply", update) == (0, f"trusted {b.fingerprint} b\n", "")
+    assert pyc("trust", "apply", update) == (0, f"trusted {b.fingerprint} b, until {LATER}\n", "")
     later = str(LATER + timedelta(1))
     assert pyc("trust", "add", b.text(), "--expires", later)[1] == f"trusted {b.fingerprint} b, until {LATER}\n"
     policy.write_text(f'[[rule]]\nartifacts = "prod-*"\nsigners = ["{a.public.fingerprint}"]\n')
@@ -207,3 +215,56 @@ def test_an_announcement_tells_the_last_day_of_a_key_here(pyc, key_home, tmp_pat
     assert (code, err) == (0, "")
     assert f"key {b.fingerprint} until {LATER}, its last day here" in out
     assert parse_update((tmp_path / "new.update").read_text(), "").trust == (replace(b, expires=LATER),)
+
+
+def test_the_last_day_in_the_policy_goes_with_a_key(pyc, policy, tmp_path):
+    """Into what others are told to trust, as that of the store and of announcements does."""
+    key = parse_public_key(pyc("keygen")[1])
+    write_keys(policy, replace(key, expires=LATER))
+    update = tmp_path / "new.update"
+    code, out, err = pyc("trust", "announce", "-o", update, "--trust", key.text())
+    assert (code, err) == (0, "") and f"key {key.fingerprint} until {LATER}, its last day here" in out
+    assert parse_update(update.read_text(), "").trust == (replace(key, expires=LATER),)
+    assert pyc("keygen", "--public") == (0, f"{replace(key, expires=LATER).text()}\n", "")
+    assert pyc("trust", "add", key.text())[1] == f"trusted {key.fingerprint} {key.comment}, until {LATER}\n"
+    write_keys(policy, replace(key, expires=today_utc() - timedelta(1)))
+    code, _, err = pyc("keygen", "--public")
+    assert code == 8 and f"expired on {today_utc() - timedelta(1)}" in err
+
+
+@pytest.mark.parametrize("place", ["line", "policy", "announced"])
+def test_a_key_that_expired_is_not_announced(place, pyc, policy, tmp_path, b):
+    policy.write_text("[[rule]]\n")
+    assert pyc("keygen")[0] == 0
+    past = replace(b, expires=today_utc() - timedelta(1))
+    if place == "policy":
+        write_keys(policy, past)
+    elif place == "announced":
+        set_last_day(b.fingerprint, today_utc() - timedelta(1))
+    given = past if place == "line" else b
+    code, out, err = pyc("trust", "announce", "-o", tmp_path / "new.update", "--trust", given.text())
+    assert (code, out) == (8, "") and not (tmp_path / "new.update").exists()
+    assert f"key {b.fingerprint} expired on {past.expires}" in err and "announce its successor" in err
+
+
+def test_a_key_that_is_revoked_is_not_announced(pyc, policy, tmp_path, b):
+    assert pyc("keygen")[0] == 0
+    announce = ("trust", "announce", "-o", tmp_path / "new.update", "--trust", b.text())
+    policy.write_text(f"revoked = ['{b.fingerprint}']\n")
+    code, out, err = pyc(*announce)
+    assert (code, out) == (8, "") and f"key {b.fingerprint} is revoked by {policy}; take it out of `revoked`" in err
+    policy.write_text("[[rule]]\n")
+    revoke(b.fingerprint)
+    code, out, err = pyc(*announce)
+    assert (code, out) == (8, "") and f"first: pyc trust restore {b.fingerprint}" in err
+    assert not (tmp_path / "new.update").exists()
+
+
+def test_what_is_applied_tells_the_last_day(pyc, tmp_path, key_home, a, b):
+    add_trusted(a.public)
+    update = tmp_path / "new.update"
+    update.write_text(write_update(Update((replace(b, expires=LATER),)), a))
+    assert pyc("trust", "apply", update) == (0, f"trusted {b.fingerprint} b, until {LATER}\n", "")
+    past = replace(b, expires=today_utc() - timedelta(1))
+    update.write_text(write_update(Update((past,)), a))
+    assert pyc("trust", "apply", update) == (0, f"stored {b.fingerprint} b, which expired on {past.expires}\n", "")
