@@ -74,14 +74,14 @@ def as_document(opened: "Artifact") -> dict[str, object]:
     from pyc.runtime.artifact.trust.keys import PublicKey
     from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.artifact.trust.subjects import artifact_digest
-    from pyc.runtime.errors import TrustError
+    from pyc.runtime.errors import ArtifactError
 
     signature: dict[str, object] | None = None
     if opened.signature is not None:
         key = PublicKey(opened.signature.public_key)
         try:
             is_trusted = why_no_signature(key.raw, machine_policy()) is None
-        except TrustError:  # with a policy that cannot be read nothing runs
+        except ArtifactError:  # with a policy or a key store that cannot be read nothing runs
             is_trusted = False
         signature = {"fingerprint": key.fingerprint, "public_key": key.text(), "trusted": is_trusted}
     return {

@@ -16,13 +16,13 @@ from pyc.runtime.artifact.format import MAJOR, MINOR, TRUNCATION, Header
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
-from pyc.runtime.artifact.trust.counting_keys import known_key, why_no_signature
+from pyc.runtime.artifact.trust.counting_keys import held_key, why_no_signature
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.artifact.trust.policy import machine_policy
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
 from pyc.runtime.artifact.validate import tensor_bytes
-from pyc.runtime.errors import ArtifactError, RunError, TrustError, UntrustedArtifactError
+from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.text.counted import counted
@@ -132,12 +132,13 @@ def _signature(opened: Artifact) -> str:
     raw = opened.signature.public_key
     try:
         policy = machine_policy()
-    except TrustError:  # the verdict says what is wrong with it
+        refusal = why_no_signature(raw, policy)
+        key = held_key(raw, policy) if refusal is None else None
+    except ArtifactError:  # of the policy or the key store; the verdict says what is wrong with it
         trust = "not known whether trusted"
     else:
-        key, refusal = known_key(raw, policy), why_no_signature(raw, policy)
         trust = "trusted" if refusal is None else refusal.removeprefix("is ")
-        if key is not None and refusal is None and key.comment:
+        if key is not None and key.comment:
             trust += f", {key.comment}"
     more = len(read_signatures(opened.path))
     beside = f", and {more} in {signature_file(opened.path).name}" if more else ""
@@ -167,7 +168,7 @@ def _lacks_its_key(opened: Artifact) -> bool:
     return (
         policy.keys is None
         and opened.signature is not None
-        and known_key(opened.signature.public_key, policy) is None
+        and held_key(opened.signature.public_key, policy) is None
     )
 
 

@@ -147,14 +147,14 @@ def restore_subject(subject: str) -> None:
 
     What this machine's policy revokes is refused: take it out there.
     """
-    from pyc.runtime.artifact.trust.counting_keys import require_not_revoked
+    from pyc.runtime.artifact.trust.counting_keys import require_not_revoked_by_policy
     from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.artifact.trust.revocations import restore
     from pyc.runtime.artifact.trust.subjects import is_bare_digest
 
     if not is_bare_digest(subject) or os.path.isfile(subject):  # such as were revoked by what a file has stand so here
         subject = _subject(subject)
-    require_not_revoked(subject, machine_policy())
+    require_not_revoked_by_policy(subject, machine_policy())
     say(f"{restore(subject).shown} is revoked no more")
 
 

@@ -114,7 +114,7 @@ def require_not_held(fingerprint: str, policy: Policy) -> None:
         )
 
 
-def require_not_revoked(subject: str, policy: Policy) -> None:
+def require_not_revoked_by_policy(subject: str, policy: Policy) -> None:
     """Raise ArtifactError where the policy revokes a key or an artifact, which it would go on to do."""
     if subject in policy.revoked:
         raise ArtifactError(

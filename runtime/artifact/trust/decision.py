@@ -108,7 +108,7 @@ def decide(
             raise TrustError(f"{where}: {error}") from error
         rule = fitting or Rule()
         signers: list[Signer] = []
-        refusal = _revoked(artifact, policy, home)
+        refusal = _revoked_in_store(artifact, home) or _revoked_by_policy(artifact, policy)
         if refusal is None or looks_at_all:
             try:
                 for signer in signers_of(artifact, policy, rule, home):
@@ -131,18 +131,29 @@ def require_not_revoked(artifact: Signed, home: Path | None = None) -> None:
     """Raise UntrustedArtifactError for an artifact that was revoked on this machine, and TrustError where that cannot
     be told."""
     with deciding():
-        refusal = _revoked(artifact, machine_policy(home), home)
+        try:
+            refusal = _revoked_in_store(artifact, home)
+        except ArtifactError:  # which hides no revocation by the policy, nor the other way round
+            refusal = _revoked_by_policy(artifact, machine_policy(home))
+            if refusal is None:
+                raise
+        else:
+            refusal = refusal or _revoked_by_policy(artifact, machine_policy(home))
     if refusal is not None:
         raise refusal
 
 
-def _revoked(artifact: Signed, policy: Policy, home: Path | None) -> UntrustedArtifactError | None:
-    digest = artifact.prelude.header_sha256.hex()
-    if revocation := find_revocation(digest, home):
-        return UntrustedArtifactError(
-            f"{artifact.path}: this artifact was revoked {revocation}; get or build another version"
-        )
-    if digest in policy.revoked:
+def _revoked_in_store(artifact: Signed, home: Path | None) -> UntrustedArtifactError | None:
+    revocation = find_revocation(artifact.prelude.header_sha256.hex(), home)
+    if revocation is None:
+        return None
+    return UntrustedArtifactError(
+        f"{artifact.path}: this artifact was revoked {revocation}; get or build another version"
+    )
+
+
+def _revoked_by_policy(artifact: Signed, policy: Policy) -> UntrustedArtifactError | None:
+    if artifact.prelude.header_sha256.hex() in policy.revoked:
         return UntrustedArtifactError(
             f"{artifact.path}: this artifact is revoked by {policy.origin}; get another version"
         )

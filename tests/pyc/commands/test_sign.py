@@ -62,6 +62,21 @@ def test_a_release(machine, make_artifact, tmp_path):
     assert machine("prod", "trust", "restore", artifact)[1] == f"{digest} is revoked no more\n"
 
 
+def test_an_artifact_that_was_revoked_is_not_signed_whatever_cannot_be_read(machine, make_artifact, tmp_path):
+    artifact = make_artifact()
+    machine("lab", "keygen")
+    digest = machine("lab", "trust", "revoke", artifact)[1].split()[0]
+    policy = tmp_path / "lab" / "policy.toml"
+    policy.write_text("keys = [")
+    code, _, err = machine("lab", "sign", artifact)
+    assert code == 12 and "this artifact was revoked on" in err
+    (next((tmp_path / "lab" / "revoked").iterdir())).chmod(0o666)
+    policy.write_text(f"revoked = ['{digest}']\n")
+    code, _, err = machine("lab", "sign", artifact)
+    assert code == 12 and f"is revoked by {policy}" in err
+    assert not os.path.exists(f"{artifact}.sig")
+
+
 def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):
     artifact = make_artifact()
     update = tmp_path / "u"

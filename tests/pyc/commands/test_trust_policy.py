@@ -161,6 +161,18 @@ def test_inspect_asks_the_policy_for_the_key(pyc, make_artifact, key_home):
     assert not is_trusted_in_json(pyc, artifact)
 
 
+def test_inspect_tells_what_it_can_where_the_store_cannot_be_read(pyc, make_artifact, key_home):
+    artifact = make_artifact()
+    (public,) = list_trusted()
+    (key_home / "trusted" / f"{public.fingerprint}.pub").chmod(0o666)
+    code, out, _ = pyc("inspect", artifact)
+    assert code == 0 and f"{public.fingerprint} (not known whether trusted)" in out
+    assert not is_trusted_in_json(pyc, artifact)
+    (key_home / "policy.toml").write_text(f'keys = ["{public.text()}"]\nrevoked = ["{public.fingerprint}"]\n')
+    code, out, _ = pyc("inspect", artifact)
+    assert code == 0 and f"{public.fingerprint} (revoked by {key_home / 'policy.toml'})" in out
+
+
 def is_trusted_in_json(pyc, artifact):
     """What `inspect --json` says of the key that signed an artifact."""
     return json.loads(pyc("inspect", artifact, "--json")[1])["signature"]["trusted"]
