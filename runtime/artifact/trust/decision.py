@@ -123,7 +123,7 @@ def decide(
                     logger.warning("%s; signatures that are there suffice, further ones were not read", error)
         decision = Decision(policy, fitting, tuple(signers), refusal)
         if refusal is None and len(decision.good) < rule.threshold:
-            return replace(decision, refusal=_refusal(where, policy, rule, signers, home))
+            return replace(decision, refusal=_refusal(artifact, policy, rule, signers, home))
         return decision
 
 
@@ -199,8 +199,9 @@ def _judged(record: SignatureRecord, policy: Policy, rule: Rule, home: Path | No
 
 
 def _refusal(
-    where: str, policy: Policy, rule: Rule, signers: list[Signer], home: Path | None
+    artifact: Signed, policy: Policy, rule: Rule, signers: list[Signer], home: Path | None
 ) -> ArtifactError:
+    where = str(artifact.path)
     if not signers:
         return UnsignedArtifactError(f"{where}: not signed{_wanted(policy)}")
     unknown = [signer.key for signer in signers if signer.refusal == UNKNOWN]
@@ -219,7 +220,8 @@ def _refusal(
     found = "; ".join(f"key {each.key.fingerprint} {each.refusal or 'counts'}" for each in signers[:8])
     asked = f"{good} of the {rule.threshold} signatures" if rule.threshold > 1 else "no signature"
     by = f" for {rule.artifacts!a} by {policy.origin}" if policy.rules and policy.origin else ""
-    return UntrustedArtifactError(f"{where}: has {asked} that it needs{by}: {found}; {_remedy(policy, rule, signers)}")
+    remedy = _remedy(artifact, policy, rule, signers)
+    return UntrustedArtifactError(f"{where}: has {asked} that it needs{by}: {found}; {remedy}")
 
 
 def _wanted(policy: Policy) -> str:
@@ -228,13 +230,17 @@ def _wanted(policy: Policy) -> str:
     return "; build it with a key, or get it from someone who signs"
 
 
-def _remedy(policy: Policy, rule: Rule, signers: list[Signer]) -> str:
+def _remedy(artifact: Signed, policy: Policy, rule: Rule, signers: list[Signer]) -> str:
     """What to do: trust signers that would count then, else have one more key sign, or get another version."""
     unknown = [signer.key for signer in signers if signer.refusal == UNKNOWN]
     counting = [key for key in unknown if rule.signers is None or key.fingerprint in rule.signers]
     missing = rule.threshold - sum(signer.refusal is None for signer in signers)
     if len(counting) >= missing:
         return _trust(policy, counting, missing)
+    if isinstance(artifact, Packed):  # no file that could be signed
+        again = "sign the artifact and bundle it again"
+        name = f"the name {artifact.path.name!a} that it has in the layout"
+        return f"{again}, or have a rule of the policy fit {name}" if policy.rules else again
     past = ("expired", "was revoked", "is revoked")
     if any(signer.refusal and signer.refusal.startswith(past) for signer in signers):
         return "get a version that a current key signed, or have one sign this: pyc sign"

@@ -88,6 +88,8 @@ def test_rules_know_the_artifact_of_a_layout_by_its_name_in_there(pyc, make_arti
     (key_home / "policy.toml").write_text("[[rule]]\nartifacts = 'prod-*.pyca'\nthreshold = 2\n")
     code, out, err = pyc("push", alone, addressed(double))
     assert (code, out) == (12, "") and "1 of the 2 signatures that it needs for 'prod-*.pyca'" in err
+    assert "sign the artifact and bundle it again, or have a rule of the policy fit the name 'prod-7.pyca'" in err
+    assert "pyc sign" not in err
     bad = write_layout_of(tmp_path / "bad", {**files, "prod-7.pyca.sig": b"no signature"})
     assert pyc("push", bad, addressed(double))[0] == 15
     assert not double.asked
