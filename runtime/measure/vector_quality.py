@@ -2,7 +2,7 @@
 
 For texts i with vectors a_i of the encoder and b_i of the reference:
 
-    cosine             a_i . b_i / (|a_i| |b_i|), over all texts
+    cosine             a_i . b_i / (|a_i| |b_i|), over all texts; 1 where both are zeros, 0 where one is
     rank correlation   Spearman's: the correlation of the ranks of cos(a_i, a_j) and of cos(b_i, b_j) over all pairs
                        i < j; equal values have the mean of their ranks
 
@@ -47,7 +47,7 @@ def vector_quality(own: FloatArray, reference: FloatArray) -> VectorQuality:
         found = f"it has {counted(count, 'line')} with text"
         raise RunError(f"the text: {found}, expected at least {LEAST_TEXTS} to rank; give more")
     first, second = directions(own), directions(reference)
-    cosines = (first * second).sum(-1)
+    cosines = _cosines(first, second)
     chosen = np.unique(np.linspace(0, count - 1, min(count, PAIR_TEXTS)).round().astype(np.intp))
     pairs = np.triu_indices(len(chosen), 1)
     correlation = rank_correlation(
@@ -59,7 +59,12 @@ def vector_quality(own: FloatArray, reference: FloatArray) -> VectorQuality:
 
 def cosines_of(own: FloatArray, reference: FloatArray) -> Wide:
     """Return the cosine of each text's two vectors."""
-    values: Wide = (directions(own) * directions(reference)).sum(-1)
+    return _cosines(directions(own), directions(reference))
+
+
+def _cosines(first: Wide, second: Wide) -> Wide:
+    """The cosines of directions: two vectors of zeros are equal."""
+    values: Wide = (first * second).sum(-1) + ~(first.any(-1) | second.any(-1))
     return values
 
 

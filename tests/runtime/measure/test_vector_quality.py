@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from pyc.runtime.errors import RunError
-from pyc.runtime.measure.vector_quality import PAIR_TEXTS, directions, rank_correlation, ranks, vector_quality
+from pyc.runtime.measure.vector_quality import (
+    PAIR_TEXTS,
+    cosines_of,
+    directions,
+    rank_correlation,
+    ranks,
+    vector_quality,
+)
 
 
 def cosine(one: np.ndarray, two: np.ndarray) -> float:
@@ -75,6 +82,10 @@ def test_only_the_order_counts(first, second, expected):
 
 def test_a_vector_of_zeros_is_like_nothing():
     assert directions(np.zeros((1, 3), np.float32)).tolist() == [[0, 0, 0]]
+    own, reference = np.eye(4, 3, dtype=np.float32), np.eye(4, 3, k=1, dtype=np.float32)
+    assert cosines_of(own, reference).tolist() == [0, 0, 0, 1], "but like another of zeros"
+    found = vector_quality(own, own)
+    assert (found.cosine.value, found.cosine_least, found.rank_correlation) == (1, 1, 1)
 
 
 def test_of_many_texts_some_are_ranked_and_all_have_a_cosine():
