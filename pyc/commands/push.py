@@ -84,7 +84,7 @@ def _signers_in(layout: Path, load: "Load", policy: "Policy | None", allow_unsig
             f"{layout}: has no artifact of pyc among its layers, expected one that --trust can be asked of; push a "
             "folder that `pyc bundle --format oci` wrote, or leave --trust out"
         )
-    signers = {each.path.name: signers_of(each, policy, allow_unsigned) for each in load.artifacts}
+    signers = [signers_of(each, policy, allow_unsigned) for each in load.artifacts]  # names may be there more than once
     if len(signers) < 2:
-        return next(iter(signers.values()), "no artifact of pyc in it, so no signature was asked for")
-    return "; ".join(f"{name} {signer}" for name, signer in signers.items())
+        return next(iter(signers), "no artifact of pyc in it, so no signature was asked for")
+    return "; ".join(f"{each.path.name} {signer}" for each, signer in zip(load.artifacts, signers, strict=True))

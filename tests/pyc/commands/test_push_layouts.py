@@ -128,6 +128,9 @@ def test_each_artifact_of_a_layout_is_judged(pyc, make_artifact, double, tmp_pat
     assert (code, out) == (11, "") and f"{layout}/b.pyca: not signed" in err and not double.asked
     code, out, _ = pyc("push", layout, addressed(double), "--allow-unsigned")
     assert code == 0 and "a.pyca signed by key" in out and "b.pyca not signed" in out
+    same = write_layout_of(tmp_path / "same", {f"{name[0]}/m.pyca": data for name, data in files.items()})
+    out = pyc("push", same, addressed(double), "--allow-unsigned")[1]
+    assert "m.pyca signed by key" in out and "m.pyca not signed" in out
 
 
 def test_a_layout_without_an_artifact(pyc, double, tmp_path):
