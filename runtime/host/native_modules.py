@@ -11,6 +11,12 @@ _UNMAPPED = "failed to map segment"
 
 def unloadable_remedy(error: BaseException) -> str:
     """Return why the system keeps a module from being loaded and what to do about it, as the end of a sentence."""
+    return noexec_remedy(error) or "there is too little memory, or its installation is broken"
+
+
+def noexec_remedy(error: BaseException) -> str | None:
+    """Return what to do about a file system that is mounted noexec, as the end of a sentence; None where that is not
+    why a module cannot be loaded."""
     for cause in _causes(error):
         reason = str(cause)
         if _UNMAPPED in reason and _is_noexec(getattr(cause, "path", None) or reason.partition(": ")[0].strip()):
@@ -18,7 +24,7 @@ def unloadable_remedy(error: BaseException) -> str:
                 "its file system is mounted noexec, so that no native module is loaded from it: install pyc in another "
                 "place, which PYC_VENV=... names for the scripts of a bundle, or have this one mounted with exec"
             )
-    return "there is too little memory, or its installation is broken"
+    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -12,7 +12,7 @@ from pyc.runtime.errors import RunError
 from pyc.runtime.executors.tensorrt.device import Device, require_gpu
 from pyc.runtime.executors.tensorrt.documented import Cuda, TensorRt
 from pyc.runtime.host.extras import install_line, interruption
-from pyc.runtime.host.native_modules import unloadable_remedy
+from pyc.runtime.host.native_modules import noexec_remedy
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,9 @@ def _module(name: str, what: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == root:
             why = f"{what} ({root}) is not installed; to install it, {install_line('tensorrt')}"
         else:
-            why = f"{what} cannot be loaded: {' '.join(str(error).split())[:300]}; {unloadable_remedy(error)}"
+            why = f"{what} cannot be loaded: {' '.join(str(error).split())[:300]}"
+            remedy = noexec_remedy(error)
+            why = f"{why}; {remedy}" if remedy else why
         raise RunError(
             f"backend tensorrt: {why}. It runs on Linux with an NVIDIA GPU; another program of the artifact runs "
             "without one (--backend)"
