@@ -13,6 +13,10 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _TAKES_OVER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+SPACES_AND_JOINERS = "\u200c\u200d\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+"""Zero-width joiners, which many scripts write words with, and the spaces (Zs) besides ASCII's."""
+
+
 def escape_controls(text: str) -> str:
     """`text` with each control character as Python writes it: ESC becomes \\x1b. Newline and tab stay."""
     return _TAKES_OVER.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
@@ -44,8 +48,8 @@ class Screen:
 
 def say(line: str) -> None:
     """Print a line of what a command found, in which names of files and words of others have their control characters
-    escaped. Raises OSError."""
-    print(_spelt(printable(line), sys.stdout), flush=True)
+    escaped, and no others: a path that is printed is that of the file. Raises OSError."""
+    print(_spelt(printable(line, SPACES_AND_JOINERS), sys.stdout), flush=True)
 
 
 def tell(text: str) -> None:

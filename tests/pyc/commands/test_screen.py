@@ -4,6 +4,7 @@ import ast
 import errno
 import io
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,16 @@ def test_a_line_of_findings_has_no_controls(monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     say("a\x1b]0;owned\x07\u202e\n\u00e9")
     assert stream.buffer.getvalue() == b"a\\x1b]0;owned\\x07\\u202e\\n\\xe9\n"
+
+
+def test_a_name_that_is_printed_can_be_pasted(monkeypatch):
+    """Persian words and emoji are written with joiners, and spaces are many."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    monkeypatch.setattr(sys, "stdout", stream)
+    spaces = "".join(filter(lambda letter: unicodedata.category(letter) == "Zs", map(chr, range(0x10000))))
+    say(f"\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f4bb{spaces}\u2028\u200b\u2066\x85")
+    expected = f"\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f4bb{spaces}\\u2028\\u200b\\u2066\\x85\n"
+    assert stream.buffer.getvalue().decode() == expected
 
 
 def test_commands_print_lines_by_say():
