@@ -74,7 +74,7 @@ def command(
     """Turn TEXTS, or the lines of a file or of standard input, into vectors with ARTIFACT.
 
     Each line is a text, empty ones too, so that vector i is line i + 1. Prints one JSON line a text: {"index",
-    "embedding"}; with --json one document: {"embeddings", "texts_cut"}. A text longer than the model's context is cut.
+    "embedding"}; with --json one document: {"embeddings", "texts_cut"}. A text that is too long is cut.
     """
     if texts and file is not None:
         raise click.UsageError("give texts, or --file, and not both")

@@ -22,4 +22,5 @@ def memory_file(name: str, flags: int = 0) -> int:
         remedy = limit_remedy(error)
         if error.errno in _DENIED:
             remedy = "; allow memfd_create, as in the seccomp profile of a container or SystemCallFilter of a service"
+            remedy += ", or lower the sysctl vm.memfd_noexec" if error.errno == errno.EACCES else ""
         raise OSError(error.errno, f"no file in memory can be made: {error.strerror}{remedy}") from error

@@ -1,7 +1,7 @@
 """A conversation with a model: what was said, and how much of it the model still sees.
 
 A context holds a number of tokens. When history and question no longer fit it, whole turns are left out, the oldest
-first; the system text stays, and nothing is lost for `as_document`. Turns are left out several at a time, until a
+first; the system text stays, and nothing is lost for `as_json`. Turns are left out several at a time, until a
 quarter of the context is free: what stays is the prefix of many questions more, and its cached tokens are used again.
 """
 

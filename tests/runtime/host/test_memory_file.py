@@ -50,6 +50,7 @@ def test_a_limit_of_the_size_of_files_is_named() -> None:
     [
         (errno.EPERM, "Operation not permitted; allow memfd_create, as in the seccomp profile"),
         (errno.ENOSYS, "Function not implemented; allow memfd_create"),
+        (errno.EACCES, r"Permission denied; allow memfd_create, .* of a service, or lower the sysctl vm\.memfd_noexec"),
         (errno.EMFILE, r"Too many open files; raise the limit \(ulimit -n\)"),
     ],
 )
