@@ -86,7 +86,7 @@ def why_without_effect(key: PublicKey, policy: Policy) -> tuple[str, str] | None
             )
         if held.is_expired():
             return f"expired on {held.expires}, as its line in {origin} says", f"mend the line in {origin}"
-    if not _may_sign(key.fingerprint, policy):
+    if _least_signatures(key.fingerprint, policy) is None:
         return (
             f"counts for nothing here: it is a signer of no rule of {origin} that an artifact can reach",
             f"add {key.fingerprint} to the `signers` of a rule in {origin}, if you trust its owner with running code",
@@ -95,13 +95,22 @@ def why_without_effect(key: PublicKey, policy: Policy) -> tuple[str, str] | None
 
 
 def effect_of_new_key(key: PublicKey, home: Path | None = None) -> str | None:
-    """What the maker of a key of this machine's store has to know: why artifacts that it signs do not run here all the
-    same, and what to do about it, as a sentence; None where they run."""
+    """What the maker of a key of this machine's store has to know: why artifacts that it alone signs do not run here
+    all the same, and what to do about it, as a sentence; None where some run."""
     try:
-        why = why_without_effect(key, machine_policy(home))
+        policy = machine_policy(home)
+        why = why_without_effect(key, policy)
     except ArtifactError as error:
         return f"whether artifacts that it signs run here is not known: {error}"
-    return f"key {key.fingerprint} {why[0]}; {why[1]}" if why else None
+    if why:
+        return f"key {key.fingerprint} {why[0]}; {why[1]}"
+    needed = _least_signatures(key.fingerprint, policy)
+    if needed is None or needed == 1:
+        return None
+    return (
+        f"artifacts need {needed} signatures here, by {policy.origin}, of which it gives one; have other keys sign "
+        "them, too: pyc sign"
+    )
 
 
 def require_not_held(fingerprint: str, policy: Policy) -> None:
@@ -123,11 +132,13 @@ def require_not_revoked_by_policy(subject: str, policy: Policy) -> None:
         )
 
 
-def _may_sign(fingerprint: str, policy: Policy) -> bool:
-    """Whether a signature by this key counts for an artifact of some name."""
+def _least_signatures(fingerprint: str, policy: Policy) -> int | None:
+    """How many signatures suffice, one by this key among them, for artifacts of the names that need the fewest; None
+    where one by this key counts for no artifact."""
+    thresholds = []
     for rule in policy.rules:
         if rule.signers is None or fingerprint in rule.signers:
-            return True
+            thresholds.append(rule.threshold)
         if not rule.artifacts.strip("*"):  # fits every name, so that no later rule is reached
-            return False
-    return True
+            return min(thresholds, default=None)
+    return 1

@@ -51,6 +51,27 @@ def test_a_new_key_that_counts_for_nothing_by_the_policy(text, pyc, key_home):
     assert "whether artifacts that it signs run here is not known: " in chosen.announcement()
 
 
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("[[rule]]\nthreshold = 2", 2),
+        ("[[rule]]\nartifacts = 'prod-*'\nthreshold = 3\n[[rule]]\nthreshold = 2", 2),
+        ("[[rule]]\nartifacts = 'prod-*'\nthreshold = 2", 1),
+        ("[[rule]]\nthreshold = 2\n[[rule]]\nartifacts = 'dev-*'", 2),  # which no name reaches
+    ],
+)
+def test_a_new_key_that_does_not_suffice_alone(text, needed, pyc, key_home):
+    """Of a command, and of a build, which says that it made one."""
+    key_home.mkdir(mode=0o700)
+    (key_home / "policy.toml").write_text(text)
+    err, announced = pyc("keygen")[2], choose_key("ci").announcement()
+    if needed == 1:
+        assert err.count("\n") == 1 and announced.endswith("; artifacts that it signs are trusted on this machine")
+    else:
+        says = f"artifacts need {needed} signatures here, by {key_home / 'policy.toml'}, of which it gives one"
+        assert says in err and says in announced and "are trusted" not in announced
+
+
 @pytest.mark.parametrize("name", ["release-exp20270630", "expires2027-06-30", "prod.until20270630"])
 def test_a_name_that_has_a_day_is_a_name(name, pyc, tmp_path):
     code, out, _ = pyc("keygen", "--name", name, "--expires", "2999-06-30")
