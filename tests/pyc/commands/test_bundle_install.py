@@ -268,3 +268,23 @@ def test_an_install_removes_what_killed_ones_left_and_takes_a_slash(installable,
     assert (process.communicate()[1], process.returncode) == ("", 0)
     assert (tmp_path / "venv" / ".pyc-bundle").exists() and not list((tmp_path / "venv").glob(".pyc-new*"))
     assert {path.name for path in tmp_path.glob("venv.*")} == {"venv.pyc-new.3", "venv.new.mine"}
+
+
+def test_an_environment_with_a_native_module_that_does_not_load_is_not_whole(installable, tmp_path):
+    """Also where its package loads it at first use alone."""
+    script = installable.read_text()
+    check = script[script.index("import glob, importlib") :].partition("\nEND\n")[0]
+    site = tmp_path / "environment" / "lib" / "python3" / "site-packages"
+    (site / "package" / "part").mkdir(parents=True)
+    for name in ("package", "package/part"):
+        (site / name / "__init__.py").write_text("")
+
+    def check_it() -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-c", check, tmp_path / "environment")
+        return subprocess.run(command, env={"PYTHONPATH": str(site)}, capture_output=True, text=True, timeout=60)
+
+    (site / "package" / "libshared.so").write_bytes(b"no module")
+    assert (check_it().returncode, check_it().stderr) == (0, "")
+    (site / "package" / "part" / "_native.abi3.so").write_bytes(b"no library")
+    done = check_it()
+    assert done.returncode == 1 and "package/part/_native.abi3.so" in done.stderr
