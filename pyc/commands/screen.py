@@ -12,7 +12,6 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 # Controls but newline and tab; overrides of the writing direction, which make a text read as another.
 _TAKES_OVER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
-
 SPACES_AND_JOINERS = "\u200c\u200d\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 """Zero-width joiners, which many scripts write words with, and the spaces (Zs) besides ASCII's."""
 
@@ -49,7 +48,7 @@ class Screen:
 def say(line: str) -> None:
     """Print a line of what a command found, in which names of files and words of others have their control characters
     escaped, and no others: a path that is printed is that of the file. Raises OSError."""
-    print(_spelt(printable(line, SPACES_AND_JOINERS), sys.stdout), flush=True)
+    print(_spelt(printable(line, keep=SPACES_AND_JOINERS), sys.stdout), flush=True)
 
 
 def tell(text: str) -> None:

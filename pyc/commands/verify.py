@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ArtifactPlace
+from pyc.commands.screen import SPACES_AND_JOINERS
 from pyc.commands.signers import allow_unsigned_option, require_one_answer, whose_signature_option
 from pyc.runtime.text.counted import counted
 from pyc.runtime.text.printable import printable
@@ -81,7 +82,7 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
     if as_json:
         return
     size = f"{verdict.size_bytes:,} bytes in {counted(verdict.chunks or 0, 'chunk')}"
-    courtesy(printable(f"{artifact}: intact, {size}, {_signer_text(verdict)}"))
+    courtesy(printable(f"{artifact}: intact, {size}, {_signer_text(verdict)}", keep=SPACES_AND_JOINERS))
 
 
 def _verify(

@@ -100,3 +100,9 @@ def test_a_name_of_a_file_does_not_take_over_a_terminal(command, pyc, make_artif
     code, out, err = pyc(*command, artifact)
     assert code == 0 and all(letter.isprintable() or letter == "\n" for letter in out + err)
     assert command == ("inspect",) or "a\\x1b]0;owned\\x07\\u202e\\x9b31m.pyca" in out
+
+
+@pytest.mark.parametrize("command", ["verify", "sign"])
+def test_a_path_that_is_printed_is_that_of_the_file(command, pyc, make_artifact, tmp_path):
+    artifact = make_artifact().rename(tmp_path / "a\u200cb\u00a0c\u3000.pyca")
+    assert str(artifact) in pyc(command, artifact)[1]
