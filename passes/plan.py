@@ -41,6 +41,8 @@ from pyc.passes.measured_windows import windows_to_measure
 from pyc.passes.scale_channels import as_if_scaled
 from pyc.passes.scheme_problem import Problem, guessed_recipe, problem
 from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.text.special_tokens import TOKENIZER
+from pyc.runtime.text.text_cut import TextCut, read_text_cut
 
 FIRST_TOKENS = 512
 """What `Plan.about_run_bytes` counts in the cache: a prompt and an answer."""
@@ -99,12 +101,14 @@ class Plan:
     beside it. A run's process takes `about_run_bytes` with `run_tokens` in the cache, and `about_run_full_bytes` when
     every sequence is at its full context (compiler/estimate.py says what is in it), both None where no backend's need
     is known. `quality` is the recipe's gate. `goal` is what a build chooses schemes by, with its value; then the
-    schemes here are a guess of about their bytes.
+    schemes here are a guess of about their bytes. `text_cut` says what of an encoder's text is read, where the
+    context of `model` does not.
     """
 
     output: Path
     model: ModelInfo
     model_context: int
+    text_cut: TextCut | None
     sources: tuple[SourcePlan, ...]
     adapters: tuple[str, ...]
     virtual_tokens: int
@@ -170,6 +174,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         output=output or recipe.output(),
         model=info,
         model_context=model_context,
+        text_cut=read_text_cut(dict(module.files)[TOKENIZER]) if module.truncation else None,
         sources=sizes,
         adapters=tuple(f"{adapter.path} x {adapter.weight:g}{merge}" for adapter in recipe.adapters),
         virtual_tokens=module.prefix.tokens if module.prefix else 0,

@@ -26,7 +26,7 @@ from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.text.counted import counted
-from pyc.runtime.text.text_cut import read_text_cut
+from pyc.runtime.text.text_cut import TextCut, read_text_cut
 
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
@@ -204,8 +204,12 @@ def _text(header: Header) -> Iterator[str]:
 def _cut(opened: Artifact) -> Iterator[str]:
     """What of a text is read, where the context does not say so."""
     if TRUNCATION in opened.header.requires:
-        cut = read_text_cut(opened.blob("tokenizer.json"))
-        yield f"the {'last' if cut.direction == 'Left' else 'first'} {cut.max_length} of a text"
+        yield cut_words(read_text_cut(opened.blob("tokenizer.json")))
+
+
+def cut_words(cut: TextCut) -> str:
+    """What of a text is read, in words."""
+    return f"the {'last' if cut.direction == 'Left' else 'first'} {cut.max_length} of a text"
 
 
 def _adapters(header: Header) -> Iterator[str]:

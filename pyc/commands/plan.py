@@ -89,13 +89,16 @@ def as_document(planned: "Plan") -> dict[str, object]:
 
 def show(planned: "Plan", *, with_tensors: bool) -> None:
     """Print the plan for a reader's eyes."""
+    from pyc.commands.inspect_text import cut_words
+
     model = planned.model
     say(f"{planned.output}: {model.architecture} {model.kind}, vocabulary {model.vocab_size}")
     before = f" behind {planned.virtual_tokens} virtual ones" if planned.virtual_tokens else ""
     context = model.context - planned.virtual_tokens
     cut = f" (the model serves {planned.model_context})" if planned.model_context != model.context else ""
+    read = f"{cut_words(planned.text_cut)}, " if planned.text_cut else ""
     sequences = f"{counted(model.max_sequences, 'sequence')} at a time"
-    say(f"context {counted(context, 'token')}{before}{cut}, {sequences}")
+    say(f"context {counted(context, 'token')}{before}{cut}, {read}{sequences}")
     for adapter in planned.adapters:
         say(f"adapter {adapter}")
     click.echo()

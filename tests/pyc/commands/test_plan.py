@@ -136,6 +136,14 @@ def test_encoder(tiny_checkpoint, tmp_path, capsys):
     document = plan_document(capsys, write_recipe(tmp_path, tiny_checkpoint("bert")))
     assert document["kv_cache_bytes"] == 0
     assert document["programs"][0]["functions"] == {"embed": [1, 16, 128, 512]}
+    assert document["text_cut"] is None
+
+
+def test_where_texts_are_cut_is_said(tiny_checkpoint, tmp_path, capsys):
+    recipe = write_recipe(tmp_path, tiny_checkpoint("bert"), "shapes: {context: 40, tokens: [40], text_tokens: 16}\n")
+    assert plan_document(capsys, recipe)["text_cut"] == {"direction": "Right", "max_length": 16}
+    assert main(["plan", recipe]) == 0
+    assert "context 40 tokens (the model serves 64), the first 16 of a text, " in capsys.readouterr().out
 
 
 def test_adapters(tiny_checkpoint, tiny_adapter, tmp_path, capsys):
