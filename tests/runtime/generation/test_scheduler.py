@@ -182,10 +182,13 @@ class FilledMeanwhile(deque[Token]):
         self._model, self._request = model, request
 
     def __bool__(self) -> bool:
-        found = len(self) > 0
-        with self._model.session.lock:  # as a step has: the thread that runs them for coroutines may be at one
-            if not found and self._request.is_open:
-                self._request.choose(np.arange(self._request._vocab_size, dtype=np.float32))
+        found, lock = len(self) > 0, self._model.session.turns._lock
+        if not found and lock.acquire(blocking=False):  # as a step has it; else a step brings the token
+            try:
+                if self._request.is_open:
+                    self._request.choose(np.arange(self._request._vocab_size, dtype=np.float32))
+            finally:
+                lock.release()
         return found
 
 
