@@ -48,6 +48,11 @@ def cache_root() -> Path:
     return Path(os.path.expanduser(base)) / "huggingface" / "hub"
 
 
+def model_folder(hub_id: str) -> Path:
+    """Return the folder that the cache has, or would have, of the model with this id."""
+    return cache_root() / ("models--" + hub_id.replace("/", "--"))
+
+
 def hub_id_of(reference: str) -> tuple[str, str] | None:
     """Return (id, revision) of "org/name@revision", the revision "main" without one; None when it is no hub id."""
     match = _HUB_ID.fullmatch(reference)
@@ -60,7 +65,7 @@ def is_cached(reference: str) -> bool:
     if found is None:
         return False
     try:
-        return (cache_root() / ("models--" + found[0].replace("/", "--"))).is_dir()
+        return model_folder(found[0]).is_dir()
     except OSError:  # a name too long
         return False
 
@@ -125,8 +130,7 @@ def _cache_folder(path: Path) -> Path | None:
 def _snapshot(
     hub_id: str, revision: str, reference: str, files: SourceFiles, error: type[PycError]
 ) -> Directory:
-    root = cache_root()
-    folder = root / ("models--" + hub_id.replace("/", "--"))
+    root, folder = cache_root(), model_folder(hub_id)
     remedy = "pyc init, build and attach fetch it with --download"  # said by commands that have no such option, too
     if not folder.is_dir():
         raise error(

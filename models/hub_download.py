@@ -24,7 +24,7 @@ from pyc.models.checkpoint import INDEX, SINGLE, ShardIndex
 from pyc.models.companions import AdapterBase, both_on_the_hub
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.generation import FILE as GENERATION
-from pyc.models.hub_cache import cache_root, hub_id_of, instead_of_url
+from pyc.models.hub_cache import cache_root, hub_id_of, instead_of_url, model_folder
 from pyc.models.hub_failures import explained, one_line
 from pyc.models.licence_files import is_licence
 from pyc.models.quantized.settings_file import FILES as QUANTIZATION_FILES
@@ -116,7 +116,7 @@ def download(
 def _name(repository: _Repository, kind: Kind) -> None:
     """Have the revision stand for the commit in the cache, unless it stands for a whole model there, and a part of
     another commit was fetched."""
-    folder = cache_root() / ("models--" + repository.hub_id.replace("/", "--"))
+    folder = model_folder(repository.hub_id)
     place = folder / "refs" / repository.revision
     if kind != "checkpoint":
         commit = place.read_bytes().decode("ascii", "replace").strip() if place.is_file() else ""
@@ -263,8 +263,7 @@ def _get(hub: Any, repository: _Repository, name: str, advance: Callable[[int], 
 
 
 def _snapshot(repository: _Repository) -> Path:
-    folder = "models--" + repository.hub_id.replace("/", "--")
-    return cache_root() / folder / "snapshots" / repository.commit
+    return model_folder(repository.hub_id) / "snapshots" / repository.commit
 
 
 def _is_whole(repository: _Repository, name: str) -> bool:

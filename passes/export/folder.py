@@ -17,6 +17,7 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.output_file import output_path
 from pyc.runtime.host.temporary_files import create_locked_folder, sync_folder
+from pyc.runtime.host.umask import current_umask
 
 
 @contextlib.contextmanager
@@ -43,7 +44,7 @@ def new_folder(target: str | os.PathLike[str], *, mode: int | None = None) -> It
             locks.append(create_locked_folder(make))
             folder = made[-1]
             yield folder
-            folder.chmod(0o777 & ~_umask() if mode is None else mode)
+            folder.chmod(0o777 & ~current_umask() if mode is None else mode)
             _sync(folder)
             _check(path)
             if path.is_dir():
@@ -103,9 +104,3 @@ def _check(path: Path) -> None:
             raise ArtifactError(f"{path}: the directory {path.parent} does not exist; make it, or choose another")
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

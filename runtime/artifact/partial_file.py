@@ -25,6 +25,7 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.output_file import OutputFile
+from pyc.runtime.host.umask import current_umask
 
 READ_BYTES = 1 << 20
 MARGIN_BYTES = 1 << 20
@@ -65,7 +66,7 @@ def pull_into(
             os.fsync(descriptor)
             before_rename()
             target.check()
-            os.fchmod(descriptor, 0o666 & ~_umask())
+            os.fchmod(descriptor, 0o666 & ~current_umask())
             part.replace(target.path)
         except BaseException:
             if not os.fstat(descriptor).st_size:  # who comes next would gain nothing by it
@@ -163,9 +164,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -72,9 +72,10 @@ def test_a_write_right_after_the_opening_is_seen(files, path):
 
 
 def test_reading_is_no_change(files, path):
-    files.digest(str(path))
+    before = files.digest(str(path))
     path.read_bytes()
     files.check()
+    assert files.digest(str(path)) == before
 
 
 def test_a_file_that_shrinks_between_opening_and_reading(files, path):

@@ -60,12 +60,16 @@ def test_a_closed_standard_output(monkeypatch):
 
 
 def test_a_full_standard_error(monkeypatch):
+    tried = []
+
     class Full(io.StringIO):
         def write(self, text):
+            tried.append(text)
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(sys, "stderr", Full())
     tell("nobody sees it")
+    assert "".join(tried).startswith("nobody sees it")
 
 
 def test_a_line_of_findings_has_no_controls(monkeypatch):
