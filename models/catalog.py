@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
@@ -16,7 +14,7 @@ from pyc.models.adapter_tokenizers import warn_of_tokenizers
 from pyc.models.chat_checks import check_chat_templates
 from pyc.models.chat_templates import template_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
-from pyc.models.companions import Companions, adapter_folders, read_vectors, require_named, tokenizer_folder
+from pyc.models.companions import Companions, find_companions, read_vectors
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, OUTPUT, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
@@ -24,12 +22,13 @@ from pyc.models.files import Directory
 from pyc.models.licence_files import read_licence_files
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
+from pyc.models.model_source import OWN_SHAPES, ModelShapes, ModelSource
 from pyc.models.quantized.checkpoint import with_weights, without_method
 from pyc.models.sentence import require_no_pooling
 from pyc.models.text_length import cut_of, is_default
 from pyc.models.tied_head import tied_head
 from pyc.models.tokenizer_checks import check_room, check_tokenizer
-from pyc.runtime.artifact.format import KvCache, KvDtype, ModelInfo
+from pyc.runtime.artifact.format import KvCache, ModelInfo
 from pyc.runtime.errors import IngestError
 from pyc.runtime.text.special_tokens import TOKENIZER
 from pyc.runtime.text.text_cut import with_text_cut
@@ -78,85 +77,47 @@ def find_architecture(config: HuggingFaceConfig, where: str) -> Architecture:
 
 
 def load_model(
-    reference: str,
+    source: ModelSource,
+    shapes: ModelShapes = OWN_SHAPES,
     *,
-    base_dir: Path,
-    adapters: Sequence[str] = (),
-    tokenizer: str | None = None,
-    context: int | None = None,
-    text_tokens: int | None = None,
-    virtual_tokens: int = 0,
-    max_sequences: int = 1,
-    kv_dtype: KvDtype = "f16",
-    block_tokens: int | None = None,
     files: SourceFiles | None = None,
     cache: Cache | None = None,
 ) -> Module:
-    """Return the model at `reference`: a directory, relative to `base_dir`, or a hub id in the local cache.
+    """Return the model at `source`, for sequences of `shapes`.
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
-    Hugging Face gives them. `adapters` are those that a recipe names beside the model, whose weights are not read here:
-    a checkpoint with an adapter in its folder that is none of them is refused. `tokenizer` is a folder or hub id whose
-    tokenizer and chat templates are taken in place of the checkpoint's. `context` is the longest sequence in tokens
-    (None: what the checkpoint says), to which a decoder's `virtual_tokens` come where it is given; of a text an encoder
-    reads `text_tokens` (None: as many);
-    `max_sequences` run at once; `block_tokens` positions make a block of the key-value cache. What was read stays
-    open in `files`; without them nothing does. A tokenizer whose trial is in `cache` is not tried again.
-    Raises IngestError when the checkpoint is malformed or not supported.
+    Hugging Face gives them. Adapters' weights are not read here: a checkpoint with an adapter in its folder that is
+    none of them is refused. What was read stays open in `files`; without them nothing does. A tokenizer whose trial is
+    in `cache` is not tried again. Raises IngestError when the checkpoint is malformed or not supported.
     """
     if files is None:
         with SourceFiles() as files:
-            return load_model(
-                reference,
-                base_dir=base_dir,
-                adapters=adapters,
-                tokenizer=tokenizer,
-                context=context,
-                text_tokens=text_tokens,
-                virtual_tokens=virtual_tokens,
-                max_sequences=max_sequences,
-                kv_dtype=kv_dtype,
-                block_tokens=block_tokens,
-                files=files,
-                cache=cache,
-            )
+            return load_model(source, shapes, files=files, cache=cache)
     cache = cache or Cache(None)
-    checkpoint = with_weights(open_checkpoint(reference, base_dir, files))
-    folders = adapter_folders(adapters, base_dir, files)
-    companions = Companions(checkpoint.directory, folders, tokenizer_folder(tokenizer, base_dir, files))
-    require_named(checkpoint.directory, reference, base_dir, companions.adapters)
+    checkpoint = with_weights(open_checkpoint(source.checkpoint, source.base_dir, files))
+    companions = find_companions(source, checkpoint.directory)
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
-        module = _load_encoder(checkpoint, companions, context, text_tokens, max_sequences, cache)
-    elif text_tokens is not None:
+        module = _load_encoder(checkpoint, companions, shapes, cache)
+    elif shapes.text_tokens is not None:
         raise IngestError(
-            f"{checkpoint.label}: shapes.text_tokens is {text_tokens}, expected null: only texts of encoders are cut, "
-            "and this is a decoder; remove it"
+            f"{checkpoint.label}: shapes.text_tokens is {shapes.text_tokens}, expected null: only texts of encoders "
+            "are cut, and this is a decoder; remove it"
         )
     else:
         for folder in (checkpoint.directory, *companions.adapters):
             require_no_pooling(folder)
-        block_tokens = block_tokens or BLOCK_TOKENS
-        module = _decoder(
-            checkpoint, architecture.decoder, context, virtual_tokens, max_sequences, kv_dtype, block_tokens
-        )
+        module = _decoder(checkpoint, architecture.decoder, shapes)
         module = _with_files(module, checkpoint, companions.tokenizer(checkpoint.directory), (), cache)
-    if tokenizer is None:  # else somebody has chosen
-        warn_of_tokenizers(folders, dict(module.files), module.info.vocab_size)
+    if source.tokenizer is None:  # else somebody has chosen
+        warn_of_tokenizers(companions.adapters, dict(module.files), module.info.vocab_size)
     return module
 
 
-def _decoder(
-    checkpoint: Checkpoint,
-    traits: DecoderTraits,
-    context: int | None,
-    virtual_tokens: int,
-    max_sequences: int,
-    kv_dtype: KvDtype,
-    block_tokens: int,
-) -> Module:
+def _decoder(checkpoint: Checkpoint, traits: DecoderTraits, wanted: ModelShapes) -> Module:
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
-    chosen = _context(context, config.context, config.max_context, checkpoint.label, virtual_tokens)
+    context = _context(wanted.context, config.context, config.max_context, checkpoint.label, wanted.virtual_tokens)
+    block_tokens = wanted.block_tokens or BLOCK_TOKENS
     if config.tied:
         checkpoint, is_tied = tied_head(checkpoint)
         config = replace(config, tied=is_tied)
@@ -165,35 +126,28 @@ def _decoder(
     constants = rotary_weights(config)
     shapes = expected | {name: constant.shape for name, constant in constants.items()}
     weights: dict[str, Expression] = {**constants, **sources}
-    kv_cache = KvCache(len(config.windows), config.kv_heads, config.head_dim, kv_dtype, block_tokens)
+    kv_cache = KvCache(len(config.windows), config.kv_heads, config.head_dim, wanted.kv_dtype, block_tokens)
     info = ModelInfo(
         architecture=config.architecture,
         kind="decoder",
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        context=chosen,
-        max_sequences=max_sequences,
+        context=context,
+        max_sequences=wanted.max_sequences,
         kv_cache=kv_cache,
         pooling=None,
     )
-    graph = build_decoder(config, shapes, chosen, max_sequences, block_tokens)
+    graph = build_decoder(config, shapes, context, wanted.max_sequences, block_tokens)
     return Module(graph, {name: weights[name] for name in graph.weight_names()}, info)
 
 
-def _load_encoder(
-    checkpoint: Checkpoint,
-    companions: Companions,
-    context: int | None,
-    text_tokens: int | None,
-    max_sequences: int,
-    cache: Cache,
-) -> Module:
+def _load_encoder(checkpoint: Checkpoint, companions: Companions, wanted: ModelShapes, cache: Cache) -> Module:
     config = bert.read_config(checkpoint.config, checkpoint.label)
     vectors = read_vectors(companions, config.hidden_size, config.positions)
     sentence, label = vectors.config, checkpoint.label
     own = min(config.positions, sentence.max_tokens or config.positions)
-    chosen = _context(context, own, config.positions, label)
-    cut = cut_of(text_tokens, chosen, own, sentence.side, label, checkpoint.directory.files)
+    context = _context(wanted.context, own, config.positions, label)
+    cut = cut_of(wanted.text_tokens, context, own, sentence.side, label, checkpoint.directory.files)
     expected = bert.weight_shapes(config)
     sources = match_tensors(checkpoint, expected, bert.NAME_RULES)
     info = ModelInfo(
@@ -201,8 +155,8 @@ def _load_encoder(
         kind="encoder",
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        context=chosen,
-        max_sequences=max_sequences,
+        context=context,
+        max_sequences=wanted.max_sequences,
         kv_cache=None,
         pooling=sentence.pooling,
     )
@@ -210,7 +164,7 @@ def _load_encoder(
     module = Module(graph, {name: sources[name] for name in graph.weight_names()}, info)
     module = _with_files(module, checkpoint, vectors.tokenizer, vectors.folder.source_paths(sentence.files), cache)
     check_room(dict(module.files), cut.max_length, label)
-    if is_default(cut, chosen) or all(name != TOKENIZER for name, _ in module.files):
+    if is_default(cut, context) or all(name != TOKENIZER for name, _ in module.files):
         return module
     files = ((name, with_text_cut(data, cut) if name == TOKENIZER else data) for name, data in module.files)
     return replace(module, files=tuple(files), truncation=True)

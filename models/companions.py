@@ -8,7 +8,6 @@ prompts and tokenizer are those there. And a recipe may name the folder of a tok
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from pyc.models.adapters import WEIGHTS as ADAPTER_WEIGHTS
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
 from pyc.models.messages import MAX_SHOWN, shown
+from pyc.models.model_source import ModelSource
 from pyc.models.sentence import MODULES, SentenceConfig, read_sentence_config
 from pyc.runtime.errors import AdapterError, IngestError
 from pyc.runtime.text.special_tokens import TOKENIZER
@@ -55,18 +55,29 @@ class AdapterBase(Struct, frozen=True):
     base_model_name_or_path: str | None = None
 
 
-def adapter_folders(adapters: Sequence[str], base_dir: Path, files: SourceFiles) -> tuple[Directory, ...]:
-    """Return the folders of a recipe's adapters, each once. Raises AdapterError."""
-    found = (find_directory(path, base_dir, files, AdapterError) for path in adapters)
-    return tuple({folder.root: folder for folder in found}.values())
+def adapter_folder(reference: str, base_dir: Path, files: SourceFiles) -> Directory:
+    """Return the folder of an adapter, relative to `base_dir`, or of its hub id. Raises AdapterError."""
+    return find_directory(reference, base_dir, files, AdapterError)
 
 
-def tokenizer_folder(reference: str | None, base_dir: Path, files: SourceFiles) -> Directory | None:
-    """Return the folder that a recipe names for its tokenizer, if it does; IngestError where it has none."""
-    if reference is None:
+def find_companions(source: ModelSource, checkpoint: Directory) -> Companions:
+    """Return the folders beside that of the checkpoint, each adapter's once.
+
+    Raises AdapterError for an adapter that is not there, IngestError for a tokenizer that is not, and for an adapter in
+    the checkpoint's folder that the recipe does not name.
+    """
+    adapters = (adapter_folder(path, source.base_dir, checkpoint.files) for path in source.adapters)
+    each = tuple({folder.root: folder for folder in adapters}.values())
+    companions = Companions(checkpoint, each, _tokenizer_folder(source, checkpoint.files))
+    _require_named(source, companions)
+    return companions
+
+
+def _tokenizer_folder(source: ModelSource, files: SourceFiles) -> Directory | None:
+    if source.tokenizer is None:
         return None
     try:
-        folder = find_directory(reference, base_dir, files)
+        folder = find_directory(source.tokenizer, source.base_dir, files)
     except IngestError as problem:
         raise IngestError(f"tokenizer: {problem}") from problem
     if folder.locate(TOKENIZER) is None:
@@ -105,17 +116,18 @@ def _said(config: SentenceConfig, positions: int) -> str:
     return f"pooling {config.pooling.mode}, {normalized}, {length} tokens, of longer texts the {config.side} end cut"
 
 
-def require_named(checkpoint: Directory, reference: str, base_dir: Path, adapters: Sequence[Directory]) -> None:
-    """Raise IngestError where the checkpoint's folder has an adapter of its own that is none of `adapters`.
+def _require_named(source: ModelSource, companions: Companions) -> None:
+    """Raise IngestError where the checkpoint's folder has an adapter of its own that the recipe does not name.
 
     transformers 5 loads a folder with both as the model with its adapter, and refuses one without the adapter's
     weights. Of a hub id with both it takes the adapter alone, and the base model that adapter_config.json names.
     """
+    checkpoint = companions.checkpoint
     names = checkpoint.names()
-    if ADAPTER_CONFIG not in names or any(checkpoint.root == adapter.root for adapter in adapters):
+    if ADAPTER_CONFIG not in names or any(checkpoint.root == adapter.root for adapter in companions.adapters):
         return
     label, remove = checkpoint.label, f"to build the model without it, remove {ADAPTER_CONFIG}"
-    if not os.path.isdir(base_dir / os.path.expanduser(reference)):
+    if not os.path.isdir(source.base_dir / os.path.expanduser(source.checkpoint)):
         raise both_on_the_hub(label, checkpoint.parse(ADAPTER_CONFIG, AdapterBase) or AdapterBase())
     if not any(name.startswith("adapter_model.") for name in names):
         raise IngestError(

@@ -17,6 +17,7 @@ from pyc.passes.build import BuildEvent, BuildResult, build, log_note, parse
 from pyc.passes.build_arguments import check_flags, check_overrides, check_path, check_progress, check_source
 from pyc.passes.build_source import names_model
 from pyc.passes.default_recipe import name_of, reference_from
+from pyc.passes.ingest_recipe import source_of
 from pyc.passes.module_differences import scaling_refusal
 from pyc.passes.rounding import scaling_algorithms
 from pyc.passes.take_programs import TakenPrograms
@@ -118,13 +119,7 @@ def _text_tokens(recipe: Recipe, context: int, program: str) -> int | None:
     """Return `shapes.text_tokens` with which texts are cut where the checkpoint says, by a program for `context`
     tokens."""
     with SourceFiles(is_quiet=True) as files:  # they are read again behind this
-        module = load_model(
-            recipe.model,
-            base_dir=Path(recipe.folder),
-            adapters=recipe.adapter_paths(),
-            tokenizer=recipe.tokenizer,
-            files=files,
-        )
+        module = load_model(source_of(recipe), files=files)
     own = module.info.context
     if own > context:
         logger.warning(

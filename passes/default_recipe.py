@@ -27,8 +27,9 @@ from pyc.compiler.recipe.types import (
 )
 from pyc.models.adapter_tokenizers import own_tokenizers
 from pyc.models.catalog import load_model
-from pyc.models.companions import adapter_folders
+from pyc.models.companions import adapter_folder
 from pyc.models.hub_cache import hub_name
+from pyc.models.model_source import ModelSource
 from pyc.models.tokenizer_files import read_tokenizer_files
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.runtime.errors import QuantizeError, RecipeError
@@ -115,7 +116,7 @@ def propose(
     for an unknown `scheme` or a preset that does not fit, QuantizeError for groups that do not divide a matrix.
     """
     with SourceFiles(is_quiet=True) as files:  # the recipe is built or checked behind this, which has warnings to say
-        module = load_model(checkpoint, base_dir=base_dir, adapters=adapters, files=files)
+        module = load_model(ModelSource(checkpoint, base_dir, tuple(adapters)), files=files)
     info = module.info
     sizes = {name: _size_bytes_or_none(module, name) for name in SHOWN_SCHEMES}
     parameters = sum(math.prod(weight.shape) for weight in module.weights.values())
@@ -156,8 +157,8 @@ def tokenizer_for(module: Module, adapters: Sequence[str], base_dir: Path) -> st
     """
     rows, carried = module.info.vocab_size, dict(module.files)
     with SourceFiles(is_quiet=True) as files:
-        folders = [(path, adapter_folders([path], base_dir, files)) for path in adapters]
-        own = [(path, found[0]) for path, folder in folders if (found := own_tokenizers(folder, carried, rows))]
+        folders = [(path, adapter_folder(path, base_dir, files)) for path in adapters]
+        own = [(path, found[0]) for path, folder in folders if (found := own_tokenizers([folder], carried, rows))]
         if not own or not all(found.is_whole and found.fits for _, found in own):
             return None
         path, first = own[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pyc.backends.protocol import Backend
@@ -13,6 +14,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelShapes, ModelSource
 from pyc.passes.adapter_targets import has_tied_head
 from pyc.passes.check_adapters import (
     check_values,
@@ -50,6 +52,11 @@ def ingest_recipe(
     return Ingested(recipe, module, adapters)
 
 
+def source_of(recipe: Recipe) -> ModelSource:
+    """Return the folders that a recipe reads a model from."""
+    return ModelSource(recipe.model, Path(recipe.folder), recipe.adapter_paths(), recipe.tokenizer)
+
+
 def _block_tokens(backends: Mapping[str, Backend]) -> int | None:
     """Return the positions of a cache block that all backends can do with; None: any number."""
     wanted = {name: backend.cache_block_tokens for name, backend in backends.items() if backend.cache_block_tokens}
@@ -65,28 +72,19 @@ def _ingest(
     recipe: Recipe, files: SourceFiles, cache: Cache | None, block_tokens: int | None, virtual_tokens: int
 ) -> Module:
     """Read the checkpoint with the recipe's context, or the model's own within the default limit."""
-    wanted = recipe.shapes.context
-
-    def load(context: int | None) -> Module:
-        return load_model(
-            recipe.model,
-            base_dir=Path(recipe.folder),
-            adapters=recipe.adapter_paths(),
-            tokenizer=recipe.tokenizer,
-            context=context,
-            text_tokens=recipe.shapes.text_tokens,
-            virtual_tokens=virtual_tokens,
-            max_sequences=recipe.shapes.max_sequences,
-            kv_dtype=recipe.quantize.kv_cache,
-            block_tokens=block_tokens,
-            files=files,
-            cache=cache,
-        )
-
-    module = load(wanted)
-    if wanted is None and module.info.context - virtual_tokens > DEFAULT_CONTEXT_LIMIT:
+    shapes = ModelShapes(
+        context=recipe.shapes.context,
+        text_tokens=recipe.shapes.text_tokens,
+        virtual_tokens=virtual_tokens,
+        max_sequences=recipe.shapes.max_sequences,
+        kv_dtype=recipe.quantize.kv_cache,
+        block_tokens=block_tokens,
+    )
+    module = load_model(source_of(recipe), shapes, files=files, cache=cache)
+    if shapes.context is None and module.info.context - virtual_tokens > DEFAULT_CONTEXT_LIMIT:
         logger.info("context: %d of the model's %d tokens", DEFAULT_CONTEXT_LIMIT, module.info.context)
-        module = load(DEFAULT_CONTEXT_LIMIT)
+        shapes = replace(shapes, context=DEFAULT_CONTEXT_LIMIT)
+        module = load_model(source_of(recipe), shapes, files=files, cache=cache)
     largest = max(recipe.shapes.tokens)
     if module.info.kind == "encoder" and largest < module.info.context:
         raise RecipeError(

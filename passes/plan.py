@@ -32,7 +32,7 @@ from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_amplitudes import small_weights
 from pyc.passes.emit_programs import buckets_of, check_parts
 from pyc.passes.imported_importance import imported_importance
-from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.ingest_recipe import ingest_recipe, source_of
 from pyc.passes.interpret_text import Windows
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.lower_recipe import lower_recipe
@@ -301,5 +301,4 @@ def _model_context(recipe: Recipe, module: Module, files: SourceFiles) -> int:
     """Tokens that the checkpoint serves, whatever the recipe asks for."""
     if recipe.shapes.context is None and module.info.context != DEFAULT_CONTEXT_LIMIT:
         return module.info.context
-    folder, adapters, tokenizer = Path(recipe.folder), recipe.adapter_paths(), recipe.tokenizer
-    return load_model(recipe.model, base_dir=folder, adapters=adapters, tokenizer=tokenizer, files=files).info.context
+    return load_model(source_of(recipe), files=files).info.context

@@ -9,7 +9,9 @@ import pytest
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.adapter_tokenizers import own_tokenizers
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.models.files import Directory
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import build, parse
 from pyc.passes.check_artifact import check_artifact
 from pyc.runtime.errors import IngestError
@@ -53,10 +55,10 @@ def add_token(text, number):
     return lambda folder: edit(folder, "tokenizer.json", change)
 
 
-def said_of(base, caplog, *adapters, **more):
+def said_of(base, caplog, *adapters, tokenizer=None):
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        load_model(str(base), base_dir=base, adapters=[str(adapter) for adapter in adapters], **more)
+        load_model(ModelSource(str(base), base, tuple(map(str, adapters)), tokenizer))
     return [record.getMessage() for record in caplog.records]
 
 
@@ -130,7 +132,7 @@ def test_a_template_alone_goes_with_a_tokenizer(base, adapter, caplog):
 def test_the_tokenizer_that_is_named_is_taken_whole(base, adapter):
     add_token("<|user|>", 263)(adapter)
     (adapter / "chat_template.jinja").write_text(TEMPLATE)
-    module = load_model(str(base), base_dir=adapter.parent, adapters=["adapter"], tokenizer="adapter")
+    module = load_model(ModelSource(str(base), adapter.parent, ("adapter",), tokenizer="adapter"))
     carried = dict(module.files)
     assert carried["chat_template.jinja"].decode() == TEMPLATE
     assert Tokenizer(carried["tokenizer.json"]).token_id("<|user|>") == 263
@@ -152,7 +154,7 @@ def test_the_tokenizer_that_is_named_is_taken_whole(base, adapter):
 def test_it_is_checked_as_the_checkpoints_own(change, said, base, adapter):
     change(adapter)
     with pytest.raises(IngestError) as caught:
-        load_model(str(base), base_dir=adapter.parent, tokenizer="adapter")
+        load_model(ModelSource(str(base), adapter.parent, tokenizer="adapter"))
     assert said in str(caught.value)
 
 
@@ -194,7 +196,7 @@ def test_a_padding_that_the_base_alone_has_is_not_worth_a_word(renamed, base, ad
 @pytest.mark.parametrize("reference", ["./nowhere", "org/nowhere", "tokenizer.json"])
 def test_a_tokenizer_that_is_not_there_is_told_from_the_model(reference, base):
     with pytest.raises(IngestError, match=rf"^tokenizer: .*{reference}: "):
-        load_model(str(base), base_dir=base, tokenizer=reference)
+        load_model(ModelSource(str(base), base, tokenizer=reference))
 
 
 @pytest.mark.parametrize(("text", "fits"), [("<|im_end|>", False), ("[PADDING]", True)])

@@ -7,6 +7,7 @@ import pytest
 from tiny_checkpoints import write_sentence_files
 
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import build, lower_recipe, parse
 from pyc.passes.check_artifact import check_artifact
 from pyc.runtime.errors import IngestError
@@ -38,8 +39,8 @@ def saved(base, tiny_adapter, tmp_path):
     return make
 
 
-def loaded(base, *adapters, **more):
-    return load_model(str(base), base_dir=base, adapters=[str(adapter) for adapter in adapters], **more)
+def loaded(base, *adapters, tokenizer=None):
+    return load_model(ModelSource(str(base), base, tuple(map(str, adapters)), tokenizer))
 
 
 def test_pooling_length_and_tokenizer_are_those_of_the_adapter(base, saved):

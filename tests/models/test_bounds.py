@@ -10,6 +10,7 @@ import pytest
 
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.models.strict_json import MAX_DEPTH, MAX_VALUES, decode
 from pyc.runtime.errors import AdapterError, IngestError
 
@@ -94,7 +95,7 @@ def test_checkpoints(case, tiny_copy):
     began = time.process_time()
     try:
         with pytest.raises(IngestError) as caught:
-            load_model(str(path), base_dir=path)
+            load_model(ModelSource(str(path), path))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -108,10 +109,10 @@ def test_an_index(tiny_copy):
     path = tiny_copy("llama", sharded=True)
     sized(33 * MIB)(path / "model.safetensors.index.json")
     with pytest.raises(IngestError, match="expected at most 33554432"):
-        load_model(str(path), base_dir=path)
+        load_model(ModelSource(str(path), path))
     text(b'{"weight_map":' + MANY + b"}")(path / "model.safetensors.index.json")
     with pytest.raises(IngestError, match=r"has about \d+ values, expected at most 524288"):
-        load_model(str(path), base_dir=path)
+        load_model(ModelSource(str(path), path))
 
 
 @pytest.mark.parametrize("make", [sized(5 * MIB), fifo, device, folder, text(b'{"rank_pattern":' + DEEP + b"}")])

@@ -8,6 +8,7 @@ import pytest
 
 from pyc.compiler.weights import Source
 from pyc.models.catalog import ARCHITECTURES, load_model
+from pyc.models.model_source import ModelShapes, ModelSource
 
 NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": ml_dtypes.bfloat16}
 DECODERS = tuple(name for name, entry in ARCHITECTURES.items() if entry.decoder)
@@ -19,7 +20,7 @@ def read(source: Source) -> np.ndarray:
 
 
 def load(path: Path, **options):
-    return load_model(path.name, base_dir=path.parent, **options)
+    return load_model(ModelSource(path.name, path.parent), ModelShapes(**options))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from pyc.cli import main
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 
 WORKS = "{% for message in messages %}{{ message.content }}{% endfor %}"
 BROKEN = {
@@ -22,7 +23,7 @@ BROKEN = {
 
 def warnings(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     with caplog.at_level(logging.WARNING, "pyc"):
-        load_model(str(path), base_dir=path)
+        load_model(ModelSource(str(path), path))
     return caplog.messages
 
 

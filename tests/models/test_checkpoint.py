@@ -8,6 +8,7 @@ import pytest
 from checkpoint_damage import INDEX, edit_json, edit_tensors, read_tensors, refusal, write_tensors
 
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.runtime.errors import IngestError
 
 SHARD = "model-00002-of-"
@@ -24,17 +25,18 @@ sys.path[:] = eval(sys.argv[1])
 from pathlib import Path
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.runtime.errors import IngestError
 
 folder, limit = Path(sys.argv[2]), sys.argv[3]
-load_model(str(folder), base_dir=folder)  # what is imported on the way is open from then on
+load_model(ModelSource(str(folder), folder))  # what is imported on the way is open from then on
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 lowest = os.open(os.devnull, os.O_RDONLY)
 os.close(lowest)
 resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 6, hard if limit == "soft" else lowest + 6))
 with SourceFiles() as files:
     try:
-        load_model(str(folder), base_dir=folder, files=files)
+        load_model(ModelSource(str(folder), folder), files=files)
     except IngestError as error:
         print(error)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard, lowest + 6)
@@ -60,13 +62,13 @@ def test_more_shards_than_descriptors(tiny_checkpoint, limit):
 
 def test_no_directory(tmp_path):
     with pytest.raises(IngestError, match=r"\./checkpoint: no such directory"):
-        load_model("./checkpoint", base_dir=tmp_path)
+        load_model(ModelSource("./checkpoint", tmp_path))
 
 
 def test_a_checkpoint_in_a_folder_with_an_odd_name(tiny_checkpoint, tmp_path):
     path = tmp_path / "a\nb \u202e%s~$x"
     path.symlink_to(tiny_checkpoint("llama"))
-    assert load_model(path.name, base_dir=tmp_path).weights
+    assert load_model(ModelSource(path.name, tmp_path)).weights
 
 
 def test_a_file_instead_of_a_directory(tmp_path):
@@ -322,9 +324,9 @@ def test_a_broken_checkpoint_is_refused(case, tiny_copy):
 def test_a_wrong_total_is_warned_of(total, tiny_copy, caplog):
     """transformers does not look at it, and several tools write another one."""
     path = tiny_copy("llama", sharded=True)
-    before = load_model(path.name, base_dir=path.parent).weights
+    before = load_model(ModelSource(path.name, path.parent)).weights
     edit_json(path / INDEX, lambda t: t["metadata"].update(total_size=total))
-    assert load_model(path.name, base_dir=path.parent).weights.keys() == before.keys()
+    assert load_model(ModelSource(path.name, path.parent)).weights.keys() == before.keys()
     warned = [r.message for r in caplog.records if "the shards hold" in r.message]
     expected = [True] if total is not None else []
     assert [f"{INDEX}: total_size is {str(total)[:20]}" in message for message in warned] == expected
@@ -353,9 +355,9 @@ def test_old_names_of_bert_are_understood(tiny_copy):
         renamed[f"bert.{old}"] = entry
     renamed["bert.embeddings.position_ids"] = ({"dtype": "I64", "shape": [1]}, bytes(8))
     renamed["cls.predictions.bias"] = ({"dtype": "F32", "shape": [1]}, bytes(4))
-    expected = load_model(str(path), base_dir=path)
+    expected = load_model(ModelSource(str(path), path))
     write_tensors(path / "model.safetensors", renamed)
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     assert module.graph == expected.graph
     assert module.weights["embeddings.LayerNorm.weight"].tensor == "bert.embeddings.LayerNorm.gamma"
 
@@ -368,7 +370,7 @@ def test_harmless_extras_of_decoders_are_left_out(tiny_copy):
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
 
     edit_tensors(path / "model.safetensors", add)
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     assert "lm_head.weight" not in module.weights
     assert module.graph.function("logits").operations[-1].weights == ("model.embed_tokens.weight", "")
 
@@ -378,7 +380,7 @@ def test_a_base_model_without_prefix(tiny_copy):
     edit_json(path / "config.json", lambda t: t.update(architectures=["LlamaModel"]))
     tensors = read_tensors(path / "model.safetensors")
     write_tensors(path / "model.safetensors", {name.removeprefix("model."): t for name, t in tensors.items()})
-    assert "model.norm.weight" in load_model(str(path), base_dir=path).weights
+    assert "model.norm.weight" in load_model(ModelSource(str(path), path)).weights
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "model.safetensors"])

@@ -7,6 +7,7 @@ from tiny_checkpoints import write_sentence_files
 
 from pyc.cli import main
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import lower_recipe, parse
 from pyc.runtime.errors import IngestError
 
@@ -51,7 +52,7 @@ def test_a_recipe_that_names_the_folder_has_the_adapter(both, tmp_path):
 def test_a_configuration_without_weights_is_refused_as_transformers_does(both):
     (both / ADAPTER_FILES[1]).unlink()
     with pytest.raises(IngestError, match=r"but no adapter_model.safetensors; transformers does not load such"):
-        load_model(str(both), base_dir=both)
+        load_model(ModelSource(str(both), both))
 
 
 def test_of_a_hub_id_transformers_takes_the_base_model(both, tmp_path, monkeypatch):
@@ -63,9 +64,9 @@ def test_of_a_hub_id_transformers_takes_the_base_model(both, tmp_path, monkeypat
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(commit)
     with pytest.raises(IngestError) as refused:
-        load_model("org/both", base_dir=tmp_path)
+        load_model(ModelSource("org/both", tmp_path))
     assert "as `model`, and org/both under `adapters`" in str(refused.value)
-    assert load_model("org/both", base_dir=tmp_path, adapters=["org/both"]).weights
+    assert load_model(ModelSource("org/both", tmp_path, ("org/both",))).weights
 
 
 def test_an_adapter_of_a_model_for_embeddings_makes_no_generator(tiny_checkpoint, tiny_adapter, tmp_path):
@@ -73,4 +74,4 @@ def test_an_adapter_of_a_model_for_embeddings_makes_no_generator(tiny_checkpoint
     folder = shutil.copytree(tiny_adapter(base), tmp_path / "adapter")
     write_sentence_files(folder, 48, "mean", True)
     with pytest.raises(IngestError, match=r"adapter: modules\.json makes this decoder a model for embeddings"):
-        load_model(str(base), base_dir=tmp_path, adapters=[str(folder)])
+        load_model(ModelSource(str(base), tmp_path, (str(folder),)))

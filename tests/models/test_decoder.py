@@ -9,6 +9,7 @@ import pytest
 from graph_interpreter import Interpreter
 
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelShapes, ModelSource
 
 TOLERANCE = 2e-4
 LLAMA3 = {
@@ -75,7 +76,7 @@ def logits(module, ids, chunks):
 def test_the_graph_computes_what_transformers_computes(tiny_checkpoint, variant):
     model_type, config = VARIANTS[variant]
     path = tiny_checkpoint(model_type, **config)
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     ids = np.random.default_rng(0).integers(0, module.info.vocab_size, 24).tolist()
     expected = reference_logits(path, ids)
     assert expected.std() > 0.5
@@ -91,7 +92,7 @@ def test_dynamic_ntk_equals_single_steps_of_transformers(tiny_checkpoint):
 
     parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
     path = tiny_checkpoint("llama", max_position_embeddings=16, rope_parameters=parameters)
-    module = load_model(str(path), base_dir=path, context=40)
+    module = load_model(ModelSource(str(path), path), ModelShapes(context=40))
     ids = np.random.default_rng(1).integers(0, module.info.vocab_size, 30).tolist()
     model = transformers.AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float64, attn_implementation="eager"

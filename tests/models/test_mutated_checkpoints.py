@@ -8,6 +8,7 @@ import pytest
 
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.runtime.errors import AdapterError, IngestError
 
 Q = "model.layers.0.self_attn.q_proj.weight"
@@ -121,7 +122,7 @@ SHARDS = {
 
 def check(folder, message):
     with pytest.raises(IngestError) as caught:
-        load_model(str(folder), base_dir=folder)
+        load_model(ModelSource(str(folder), folder))
     text = str(caught.value)
     assert message in text
     assert text.isprintable()
@@ -165,7 +166,7 @@ def test_every_tensor_may_have_a_type_of_its_own(tiny_copy):
 
     folder = tiny_copy("llama", attention_bias=True)
     tensors(mix)(folder)
-    assert load_model(str(folder), base_dir=folder).weights
+    assert load_model(ModelSource(str(folder), folder)).weights
 
 
 ADAPTERS = {

@@ -14,6 +14,7 @@ import pytest
 from pyc.compiler.files import source_files
 from pyc.models.catalog import load_model
 from pyc.models.config import HuggingFaceConfig
+from pyc.models.model_source import ModelSource
 from pyc.runtime.errors import IngestError
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
 
@@ -56,7 +57,7 @@ def sweep(tmp_path, monkeypatch):
             (folder / file).write_text(json.dumps(changed))
             began = time.process_time()
             try:
-                module = load_model(str(folder), base_dir=tmp_path)
+                module = load_model(ModelSource(str(folder), tmp_path))
             except IngestError as error:
                 messages.append(str(error))
             else:
@@ -140,7 +141,7 @@ def test_the_message_names_key_value_and_range(case, tiny_copy):
     table.pop("rope_parameters")
     (folder / "config.json").write_text(json.dumps({**table, **fields}))
     with pytest.raises(IngestError) as caught:
-        load_model(str(folder), base_dir=Path())
+        load_model(ModelSource(str(folder), Path()))
     assert message in str(caught.value)
 
 
@@ -159,4 +160,4 @@ def test_sampling_that_the_runtime_refuses(field, message, tiny_copy):
     folder = tiny_copy("llama")
     (folder / "generation_config.json").write_text(json.dumps(field))
     with pytest.raises(IngestError, match="generation_config.json: " + message):
-        load_model(str(folder), base_dir=Path())
+        load_model(ModelSource(str(folder), Path()))

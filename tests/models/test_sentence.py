@@ -8,6 +8,7 @@ from checkpoint_damage import refusal
 from tiny_checkpoints import write_sentence_files
 
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelShapes, ModelSource
 from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
 
@@ -206,19 +207,19 @@ def test_sentence_transformers_6_pooling_and_length(tiny_copy):
     path = tiny_copy("bert", pooling="mean", normalize=True)
     (path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 48, "pooling_mode": "cls"}')
     (path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
-    info = load_model(str(path), base_dir=path).info
+    info = load_model(ModelSource(str(path), path)).info
     assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 40)
-    assert load_model(str(path), base_dir=path, context=64).info.context == 64
+    assert load_model(ModelSource(str(path), path), ModelShapes(context=64)).info.context == 64
     with pytest.raises(IngestError, match=r"shapes\.text_tokens is 41, expected at most 40, the tokens that"):
-        load_model(str(path), base_dir=path, text_tokens=41)
+        load_model(ModelSource(str(path), path), ModelShapes(text_tokens=41))
     with pytest.raises(IngestError, match=r"the longest text in tokens is 2, expected at least 3.*shapes\.context"):
-        load_model(str(path), base_dir=path, context=2)
+        load_model(ModelSource(str(path), path), ModelShapes(context=2))
 
 
 @pytest.mark.parametrize("has_modules", [False, True])
 def test_an_encoder_that_does_not_say_how_it_pools_is_warned_of(has_modules, tiny_checkpoint, caplog):
     path = tiny_checkpoint("bert", **({"pooling": "mean"} if has_modules else {}))
-    assert load_model(str(path), base_dir=path).info.pooling.mode == "mean"
+    assert load_model(ModelSource(str(path), path)).info.pooling.mode == "mean"
     warned = [record.message for record in caplog.records if "modules.json" in record.message]
     assert len(warned) == (0 if has_modules else 1)
     for message in warned:
@@ -237,17 +238,17 @@ def test_settings_of_sentence_transformers_6_that_change_nothing(tiny_copy):
     }
     (path / "sentence_bert_config.json").write_text(json.dumps(settings))
     (path / "config_sentence_transformers.json").write_text('{"truncate_dim": 48, "default_prompt_name": null}')
-    assert load_model(str(path), base_dir=path).info.context == 64
+    assert load_model(ModelSource(str(path), path)).info.context == 64
 
 
 @pytest.mark.parametrize(("sizes", "read"), [({"context": 64}, 64), ({"context": 64, "text_tokens": 50}, 50)])
 def test_texts_beyond_what_the_checkpoint_reads_are_warned_of(sizes, read, tiny_copy, caplog):
     path = tiny_copy("bert", pooling="mean")
     (path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
-    load_model(str(path), base_dir=path, context=64, text_tokens=40)
-    load_model(str(path), base_dir=path, context=30)
+    load_model(ModelSource(str(path), path), ModelShapes(context=64, text_tokens=40))
+    load_model(ModelSource(str(path), path), ModelShapes(context=30))
     assert not caplog.records
-    load_model(str(path), base_dir=path, **sizes)
+    load_model(ModelSource(str(path), path), ModelShapes(**sizes))
     assert [record.message for record in caplog.records] == [
         f"{path}: texts of up to {read} tokens are read whole, and the checkpoint cuts them at 40; "
         "vectors of longer texts are others than those of sentence-transformers; to have them cut alike build "
@@ -260,14 +261,14 @@ def test_the_tokenizer_says_where_texts_are_cut_only_where_the_context_does_not(
     """So an older reader opens every artifact that it cuts texts for as they have to be cut."""
     path = tiny_copy("bert", pooling="mean")
     (path / "tokenizer_config.json").write_text(json.dumps({"truncation_side": side}))
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     stored = dict(module.files)["tokenizer.json"]
     assert module.truncation == (side == "left")
     assert (stored == (path / "tokenizer.json").read_bytes()) == (side == "right")
     said = json.loads(stored)["truncation"]
     left = {"direction": "Left", "max_length": 64, "strategy": "LongestFirst", "stride": 0}
     assert said == (left if side == "left" else None)
-    shorter = load_model(str(path), base_dir=path, text_tokens=20)
+    shorter = load_model(ModelSource(str(path), path), ModelShapes(text_tokens=20))
     assert shorter.truncation
     assert json.loads(dict(shorter.files)["tokenizer.json"])["truncation"]["max_length"] == 20
 
@@ -275,7 +276,7 @@ def test_the_tokenizer_says_where_texts_are_cut_only_where_the_context_does_not(
 def test_a_decoder_has_no_texts_to_cut(tiny_checkpoint):
     path = tiny_checkpoint("llama")
     with pytest.raises(IngestError, match=r"shapes\.text_tokens is 5, expected null: only texts of encoders are cut"):
-        load_model(str(path), base_dir=path, text_tokens=5)
+        load_model(ModelSource(str(path), path), ModelShapes(text_tokens=5))
 
 
 def test_a_default_prompt_whose_rows_are_no_part_of_the_vector(tiny_copy):
@@ -286,7 +287,7 @@ def test_a_default_prompt_whose_rows_are_no_part_of_the_vector(tiny_copy):
     pooling = path / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
     with pytest.raises(IngestError, match=r"include_prompt\), so embed with sentence-transformers$"):
-        load_model(str(path), base_dir=path)
+        load_model(ModelSource(str(path), path))
 
 
 def test_the_way_from_the_layout_before_version_2(tiny_copy):
@@ -301,14 +302,14 @@ def test_the_way_from_the_layout_before_version_2(tiny_copy):
     (inner / "1_Pooling").rename(old / "1_Pooling")
     (inner / "modules.json").unlink()
     with pytest.raises(IngestError, match=r"no config\.json; sentence-transformers has it in a folder of its own:"):
-        load_model(str(old), base_dir=old)
+        load_model(ModelSource(str(old), old))
     shutil.copytree(old / "1_Pooling", inner / "1_Pooling")
     (inner / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(IngestError, match=r"set the Transformer's path in that modules\.json to '', and give that"):
-        load_model(str(inner), base_dir=inner)
+        load_model(ModelSource(str(inner), inner))
     modules[0]["path"] = ""
     (inner / "modules.json").write_text(json.dumps(modules))
-    assert load_model(str(inner), base_dir=inner).info.pooling == Pooling("mean", False)
+    assert load_model(ModelSource(str(inner), inner)).info.pooling == Pooling("mean", False)
 
 
 def test_a_normalization_beside_the_model(tiny_checkpoint, tmp_path):
@@ -317,7 +318,7 @@ def test_a_normalization_beside_the_model(tiny_checkpoint, tmp_path):
     modules = json.loads((folder / "modules.json").read_text())
     modules[2]["path"] = ""
     (folder / "modules.json").write_text(json.dumps(modules))
-    module = load_model(str(folder), base_dir=folder)
+    module = load_model(ModelSource(str(folder), folder))
     assert module.info.pooling == Pooling("mean", True)
     assert [source.name for source in module.sources].count("config.json") == 1
 
@@ -340,7 +341,7 @@ def test_arguments_that_say_what_the_files_say(tiny_checkpoint, tiny_adapter, tm
 
     def read(settings):
         (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
-        return load_model(str(base), base_dir=tmp_path, adapters=[str(folder)]).info
+        return load_model(ModelSource(str(base), tmp_path, (str(folder),))).info
 
     for name, value in settings.items():
         assert read({name: value}).pooling == Pooling("mean", True)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from pyc.compiler.files import source_files
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -43,7 +44,7 @@ def read(source):
 
 def check(folder, is_tied, caplog):
     """Both matrices are those of transformers, and whoever builds is told that they are two."""
-    module = load_model(str(folder), base_dir=folder)
+    module = load_model(ModelSource(str(folder), folder))
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     (head,) = (operation.weights[0] for operation in module.graph.function("logits").operations)
     assert head == (EMBEDDING if is_tied else HEAD)
@@ -102,7 +103,7 @@ def test_only_what_decides_is_read_and_only_once(case, tiny_copy, monkeypatch):
     monkeypatch.setattr(SourceFiles, "read_into", counted)
     with SourceFiles() as files:
         for _ in range(2):
-            load_model(str(folder), base_dir=folder, files=files)
+            load_model(ModelSource(str(folder), folder), files=files)
     whole = 263 * 48 * 4
     assert sum(size for size in read_bytes if size in (64, 1000, (whole - 64) % 1000)) == (
         2 * 64 if case == "all other" else 2 * whole

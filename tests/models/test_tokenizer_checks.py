@@ -11,6 +11,7 @@ import pytest
 from pyc.compiler.files.cache import Cache
 from pyc.models import tokenizer_checks
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.runtime.errors import IngestError
 from pyc.runtime.text.tokenizer import Tokenizer
 from pyc.runtime.text.tokenizer_trial import Findings, try_tokenizer
@@ -19,7 +20,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def load(path: Path) -> None:
-    load_model(str(path), base_dir=path.parent)
+    load_model(ModelSource(str(path), path.parent))
 
 
 def change(path: Path, name: str, edit: Change) -> None:
@@ -101,7 +102,7 @@ def test_added_tokens_beyond_the_embedding(tiny_copy: Callable[..., Path], caplo
     extra = [{"id": 263 + i, "content": text, **SPECIAL} for i, text in enumerate(("[PAD]", "<|im_end|>"))]
     change(path, "tokenizer.json", lambda document: document["added_tokens"].extend(extra))
     change(path, "tokenizer_config.json", lambda document: document.update(pad_token="[PAD]"))
-    (stored,) = (data for name, data in load_model(str(path), base_dir=path).files if name == "tokenizer.json")
+    (stored,) = (data for name, data in load_model(ModelSource(str(path), path)).files if name == "tokenizer.json")
     assert "left out '[PAD]', '<|im_end|>', of ids from 263, as the embedding has 263 rows" in caplog.text
     assert Tokenizer(stored).vocab_size == 263
     assert max(Tokenizer(stored).encode("a [PAD]<|im_end|>")) < 263
@@ -172,7 +173,7 @@ def test_truncation_and_padding_of_the_file_do_no_harm(tiny_copy: Callable[..., 
         },
     }  # fmt: skip
     change(path, "tokenizer.json", lambda document: document.update(limits))
-    (stored,) = (data for name, data in load_model(str(path), base_dir=path).files if name == "tokenizer.json")
+    (stored,) = (data for name, data in load_model(ModelSource(str(path), path)).files if name == "tokenizer.json")
     assert len(Tokenizer(stored).encode("a b c d e f g h")) > 5
 
 
@@ -188,7 +189,7 @@ def test_a_trial_that_was_passed_is_not_repeated(
         return try_tokenizer(content, tokens)
 
     def check() -> None:
-        load_model(str(path), base_dir=path, cache=Cache(tmp_path / "cache"))
+        load_model(ModelSource(str(path), path), cache=Cache(tmp_path / "cache"))
 
     monkeypatch.setattr(tokenizer_checks, "try_tokenizer", trial)
     check()

@@ -8,6 +8,7 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import load_recipe, recipe_from
 from pyc.compiler.recipe.types import Override, Quantize
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes import assign_schemes as assign_schemes
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.pipeline import pipeline
@@ -19,7 +20,7 @@ WIDE = {"tokenizer": False, "hidden_size": 64, "intermediate_size": 96, "num_hid
 
 def schemes(tiny_checkpoint, quantize, model_type="llama", **config):
     path = tiny_checkpoint(model_type, **{**WIDE, **config})
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     after = AssignSchemes(recipe_from({"model": "m", "quantize": quantize}).quantize).run(module)
     assert after.graph == module.graph
     return {name: weight.scheme.name for name, weight in after.weights.items()}
@@ -127,7 +128,7 @@ def test_an_override_that_matches_nothing_has_a_line(overrides, place, tiny_chec
     file.write_text(LINES.format(path=path))
     recipe = load_recipe(file, overrides)
     with pytest.raises(RecipeError) as caught:
-        run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+        run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
     assert str(caught.value).startswith(place.format(file=file)), str(caught.value)
 
 
@@ -137,7 +138,7 @@ def test_an_algorithm_that_has_nothing_to_do_has_a_line(tiny_checkpoint, tmp_pat
     override = {"match": "model.embed_tokens", "scheme": "int8", "algorithm": "gptq"}
     file.write_text(f"model: {path}\nquantize:\n  overrides:\n    - {json.dumps(override)}\n")
     with pytest.raises(RecipeError) as caught:
-        run_passes(load_model(str(path), base_dir=path), pipeline(load_recipe(file), ()))
+        run_passes(load_model(ModelSource(str(path), path)), pipeline(load_recipe(file), ()))
     wanted = f"{file}:4:17: quantize.overrides[0]: algorithm gptq for model.embed_tokens.weight: it is looked up"
     assert str(caught.value).startswith(wanted), str(caught.value)
 
@@ -147,4 +148,4 @@ def test_too_many_patterns_for_the_matrices(tiny_checkpoint, monkeypatch):
     monkeypatch.setattr(assign_schemes, "MAX_MATCHES", 20)
     overrides = tuple(Override(match=f"re:.*{name}", scheme="f16") for name in ("q_proj", "k_proj"))
     with pytest.raises(RecipeError, match=r"2 regular expressions for \d+ matrices .* at most 20"):
-        AssignSchemes(Quantize(overrides=overrides)).run(load_model(str(path), base_dir=path))
+        AssignSchemes(Quantize(overrides=overrides)).run(load_model(ModelSource(str(path), path)))

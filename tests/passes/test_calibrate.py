@@ -16,6 +16,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Rounded, Stored
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes import calibrate as calibration
 from pyc.passes import rounding
 from pyc.passes import scale_channels as channels
@@ -48,7 +49,7 @@ def own_home(tmp_path, monkeypatch):
 
 def module_of(path, **quantize):
     recipe = recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32", **quantize}})
-    return run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    return run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
 
 
 def windows(count=4, length=16, vocabulary=90):

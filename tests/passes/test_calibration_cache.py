@@ -10,6 +10,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.calibrate import calibrate
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.interpret_text import Windows
@@ -59,7 +60,7 @@ BY_TEXT = [
 
 def codes(path, folder, cache, algorithm, overrides, seed):
     recipe = recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32", "overrides": overrides}})
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
     windows = Windows(np.random.default_rng(0).integers(3, 90, (4, 16)).astype(np.int32), "digest")
     imported = None if seed is None else importance(seed)
     with SourceFiles() as files:
@@ -81,7 +82,7 @@ def test_one_recipe_after_another(forwards, tiny_checkpoint, tmp_path):
 def test_other_tokens_that_come_from_the_same_place(tiny_checkpoint, tmp_path):
     path, warm = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "warm")
     recipe = recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}})
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
     made = []
     for seed in (0, 1):
         windows = Windows(np.random.default_rng(seed).integers(3, 90, (4, 16)).astype(np.int32), "the same")
@@ -98,7 +99,7 @@ def test_tokens_are_generated_again_for_others_that_begin_and_end_texts(tiny_che
     recipe, found = recipe_from({"model": str(path), "quantize": quantize}), []
     for start, end in ((5, 6), (7, 6), (7, list(range(8, 40)))):
         (path / "generation_config.json").write_text(json.dumps({"bos_token_id": start, "eos_token_id": end}))
-        module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+        module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
         with SourceFiles() as files:
             windows = calibration_windows(recipe, module, files, warm)
             cold = calibration_windows(recipe, module, files, Cache(None))

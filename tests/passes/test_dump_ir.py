@@ -10,6 +10,7 @@ from tiny_checkpoints import tiny_checkpoint
 
 from pyc.compiler.text import parse_graph
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import build
 from pyc.passes.dump_ir import IrDump
 from pyc.runtime.errors import ArtifactError
@@ -37,7 +38,7 @@ def test_each_pass_of_a_build_has_its_file(tiny_checkpoint, tmp_path):
 @pytest.fixture
 def module(tiny_checkpoint):
     path = tiny_checkpoint("llama")
-    return load_model(str(path), base_dir=path)
+    return load_model(ModelSource(str(path), path))
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "00-ingest.ir.bak", "1-x.ir"])

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 from pyc.compiler.weights import Blended, LowRank, ScaledColumns, ScaledRows, Source
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.fuse_ia3 import FuseIa3
 from pyc.passes.fuse_lora import FuseLora
 from pyc.runtime.errors import AdapterError
@@ -20,7 +21,7 @@ Q = "model.layers.0.self_attn.q_proj.weight"
 @pytest.fixture
 def llama(tiny_checkpoint):
     path = tiny_checkpoint("llama", attention_bias=True, mlp_bias=True)
-    return path, load_model(str(path), base_dir=path)
+    return path, load_model(ModelSource(str(path), path))
 
 
 def test_only_what_the_adapter_names_changes(llama, tiny_adapter):
@@ -91,7 +92,7 @@ def test_an_adapter_of_another_model_is_refused_by_tensor(
 @pytest.mark.parametrize(("target", "untied"), [("embed_tokens", True), ("q_proj", False)])
 def test_an_embedding_that_is_adapted_leaves_the_head_alone(target, untied, tiny_checkpoint, tiny_adapter):
     path = tiny_checkpoint("llama", tie_word_embeddings=True)
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     adapter = read_adapter(str(tiny_adapter(path, "lora", r=2, target_modules=[target])), path)
     after = FuseLora(adapter, 1.0).run(module)
     (head,) = (operation.weights[0] for operation in after.graph.function("logits").operations)
@@ -130,7 +131,7 @@ def test_options_name_the_adapter_and_no_path(llama, tiny_adapter):
 def test_what_an_adapter_does_to_the_pooler_is_left_out(kind, fuse, made, config, tiny_checkpoint, tiny_adapter):
     """Embeddings do not read it; PEFT adapts it wherever `dense` or all linear layers are asked for."""
     path = tiny_checkpoint("bert")
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     folder = tiny_adapter(path, kind, **config)
     assert any("pooler.dense" in name for name in load_file(folder / "adapter_model.safetensors"))
     after = fuse(read_adapter(str(folder), path), 1.0).run(module)

@@ -16,6 +16,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.check_adapters import require_same_base, warn_of_losses
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import FUSE
@@ -42,7 +43,7 @@ def merged_by_peft(checkpoint, adapters):
 
 def fused(checkpoint, adapters, weights=(1.0, 1.0)):
     """The module with adapters fused, in order."""
-    module = load_model(str(checkpoint), base_dir=checkpoint)
+    module = load_model(ModelSource(str(checkpoint), checkpoint))
     for path, weight in zip(adapters, weights, strict=False):
         adapter = read_adapter(str(path), checkpoint)
         module = FUSE[adapter.kind](adapter, weight).run(module)
@@ -169,7 +170,7 @@ def test_a_copy_of_a_base_that_holds_an_earlier_update_is_refused(tiny_checkpoin
     config = {"target_modules": ["embed_tokens", "q_proj"]}
     first = tiny_adapter(checkpoint, seed=1, **config)
     adapters = [first, tiny_adapter(checkpoint, seed=2, **config)]
-    module = load_model(str(checkpoint), base_dir=checkpoint)
+    module = load_model(ModelSource(str(checkpoint), checkpoint))
     read = [read_adapter(str(path), checkpoint) for path in adapters]
     assert all(adapter.of_base for adapter in read)
     with SourceFiles() as files:

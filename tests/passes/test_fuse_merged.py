@@ -19,6 +19,7 @@ from pyc.compiler.recipe.types import Merge
 from pyc.compiler.weights import Added, LowRank, Mixed, Transposed
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes import fuse_merged
 from pyc.passes.fuse_merged import FuseMerged
 from pyc.runtime.errors import AdapterError
@@ -58,7 +59,7 @@ def three(tiny_checkpoint, tiny_adapter):
 def merged(path, adapters, merge, weights=WEIGHTS):
     """The module with merged adapters."""
     read = tuple((read_adapter(str(each), path), weight) for each, weight in zip(adapters, weights, strict=False))
-    return FuseMerged(read, merge).run(load_model(str(path), base_dir=path))
+    return FuseMerged(read, merge).run(load_model(ModelSource(str(path), path)))
 
 
 def merged_by_peft(path, adapters, merge, monkeypatch, module):
@@ -160,7 +161,7 @@ def test_slerp_goes_along_the_arc(three):
     def values(weights):
         module = merged(path, two, Merge(method="slerp"), weights)
         with SourceFiles() as files:
-            base = load_model(str(path), base_dir=path).weights[name]
+            base = load_model(ModelSource(str(path), path)).weights[name]
             fused = module.weights[name]
             rows = fused.shape[0]
             return evaluate_rows(fused, 0, rows, files).astype(float) - evaluate_rows(base, 0, rows, files)
@@ -168,7 +169,7 @@ def test_slerp_goes_along_the_arc(three):
     first, second, half = values((1, 0)), values((0, 3)), values((2, 2))
     single = [merged(path, [each, each], Merge(method="cat"), (1, 0)).weights[name] for each in two]
     with SourceFiles() as files:
-        base = evaluate_rows(load_model(str(path), base_dir=path).weights[name], 0, 48, files).astype(float)
+        base = evaluate_rows(load_model(ModelSource(str(path), path)).weights[name], 0, 48, files).astype(float)
         ends = [evaluate_rows(each, 0, 48, files) - base for each in single]
     assert np.abs(first - ends[0]).max() < 1e-7
     assert np.abs(second - ends[1]).max() < 1e-7

@@ -8,6 +8,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes import generated_text
 from pyc.passes.build import build
 from pyc.passes.calibration_text import calibration_sources, calibration_windows, held_back_windows
@@ -34,7 +35,7 @@ def recipe_of(path, **calibration):
 
 def windows_of(path, cache, **calibration):
     recipe = recipe_of(path, **calibration)
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
     with SourceFiles() as files:
         return calibration_windows(recipe, module, files, cache)
 
@@ -44,7 +45,7 @@ def test_tokens_are_drawn_from_what_transformers_predicts(model_type, tiny_check
     """By the same numbers; in batches, of which each goes on where the draws of the one before ended."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     path = tiny_checkpoint(model_type, tie_word_embeddings=model_type == "qwen3", **SIZES)
-    loaded = load_model(str(path), base_dir=path)
+    loaded = load_model(ModelSource(str(path), path))
     cache, together = loaded.info.kv_cache, 3
     a_window = 2 * 4 * cache.layers * cache.heads * cache.head_dim * 32
     monkeypatch.setattr(generated_text, "MOST_CACHE_BYTES", together * a_window)
@@ -109,7 +110,7 @@ def test_a_build_without_a_tokenizer(tiny_checkpoint, tmp_path, monkeypatch):
     recipe = recipe_from(document)
     assert calibration_sources(recipe) == ()
     with SourceFiles() as files:
-        assert held_back_windows(recipe, load_model(str(path), base_dir=path), files, 64) is None
+        assert held_back_windows(recipe, load_model(ModelSource(str(path), path)), files, 64) is None
 
 
 def test_models_that_cannot(tiny_checkpoint, tmp_path):

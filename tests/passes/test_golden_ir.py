@@ -19,6 +19,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.lower import lower
 from pyc.passes.pipeline import pipeline
 
@@ -62,7 +63,7 @@ def stages(case, tiny_checkpoint, tiny_adapter):
         (read_adapter(str(tiny_adapter(path, kind, **options)), path), weight) for kind, options, weight in adapters
     )
     recipe = recipe_from({"model": str(path), "quantize": quantize})
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     yield "ingest", module
     common, backend = pipeline(recipe, read), CpuBackend()
     passes = (*common, *backend.passes())
@@ -71,7 +72,7 @@ def stages(case, tiny_checkpoint, tiny_adapter):
         module = step.run(module)
         have.append(step.name)
         yield " ".join(["after", step.name]), module
-    whole = lower(run_passes(load_model(str(path), base_dir=path), common), {"cpu": backend})
+    whole = lower(run_passes(load_model(ModelSource(str(path), path)), common), {"cpu": backend})
     assert whole.part("cpu").module.graph == module.graph
 
 

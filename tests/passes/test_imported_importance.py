@@ -13,6 +13,7 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.weights import Rounded
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import build
 from pyc.passes.calibrate import calibrate, weights_to_round
 from pyc.passes.imported_importance import imported_importance
@@ -96,7 +97,7 @@ def recipe_of(path, folder=None, **quantize):
 
 
 def calibrated(recipe, path, folder, given):
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
     folder.mkdir()
     done = []
     with SourceFiles() as files:

@@ -12,6 +12,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import SCHEMES
 from pyc.compiler.weights import Rounded
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.build import build
 from pyc.passes.calibrate import calibrate, calibration_records, weights_to_round
@@ -41,7 +42,7 @@ def recipe_of(path, overrides, **quantize):
 def calibrated(path, folder, overrides, **quantize):
     """The weights of a module whose matrices are rounded by these algorithms, and the text that is read."""
     recipe = recipe_of(path, overrides, **quantize)
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
     windows = Windows(np.random.default_rng(0).integers(3, 90, (8, 16)).astype(np.int32), "digest")
     done = []
     with SourceFiles() as files:
@@ -136,7 +137,7 @@ def test_algorithms_beside_gptq(algorithm, tiny_checkpoint, tmp_path):
 
 def made_before(path, algorithm):
     recipe = recipe_of(path, {"re:.*(gate|up)_proj": algorithm}, algorithm="gptq")
-    return run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    return run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -144,7 +145,7 @@ def made_before(path, algorithm):
 def test_what_a_table_cannot_take(algorithm, tied, tiny_checkpoint):
     path = tiny_checkpoint("llama", tie_word_embeddings=tied, **SIZES)
     recipe = recipe_of(path, {"model.embed_tokens": algorithm})
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     if tied and algorithm == "imatrix":
         made = AssignSchemes(recipe.quantize).run(module)
         assert made.weights["model.embed_tokens.weight"].algorithm == "imatrix"

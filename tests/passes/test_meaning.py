@@ -12,6 +12,7 @@ from graph_interpreter import Interpreter
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.pipeline import pipeline
 
 ODD = {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10}
@@ -42,7 +43,7 @@ def outputs(module, ids):
 def test_rewrites_keep_the_meaning(case, tiny_checkpoint):
     model_type, config, quantize = MODELS[case]
     path = tiny_checkpoint(model_type, tokenizer=False, **config)
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     ids = np.random.default_rng(0).integers(0, module.info.vocab_size, 12).tolist()
     wanted = outputs(module, ids)
     rewritten = 0
@@ -57,7 +58,7 @@ def test_rewrites_keep_the_meaning(case, tiny_checkpoint):
 
 def test_an_encoder_too(tiny_checkpoint):
     path = tiny_checkpoint("bert", pooling="mean", normalize=True)
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     count = 9
     inputs = {
         "token_ids": np.arange(3, 3 + count),

@@ -13,6 +13,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Stored
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.differentiate_text import TextGradients
 from pyc.passes.interpret_text import Windows, stored_rows
 from pyc.passes.output_sketch import OutputSketches, drawn
@@ -31,7 +32,7 @@ MODELS = {
 
 def module_of(path):
     recipe = recipe_from({"model": str(path), "quantize": {"scheme": "int8", "embeddings": "f32"}})
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe, ()))
     exact = {name: Stored(unstored(weight), Dense("f32")) for name, weight in module.weights.items()}
     return module.with_graph(module.graph, exact)
 
@@ -75,7 +76,7 @@ def gradients(tiny_checkpoint):
 
 def loaded(path):
     """Gains of norms, as the checkpoint has them."""
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     return {name: Stored(w, Dense("f32")) for name, w in module.weights.items() if name.endswith("layernorm.weight")}
 
 

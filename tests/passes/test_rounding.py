@@ -16,6 +16,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Stored
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.calibrate import calibrate
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.interpret_text import Windows, stored_rows
@@ -29,7 +30,7 @@ CHECKPOINT = str(DEMO / "checkpoint")
 
 def module_of(scheme):
     recipe = recipe_from({"model": CHECKPOINT, "quantize": {"scheme": scheme, "calibration": {"tokens": 2048}}})
-    return recipe, run_passes(load_model(CHECKPOINT, base_dir=DEMO), pipeline(recipe, ()))
+    return recipe, run_passes(load_model(ModelSource(CHECKPOINT, DEMO)), pipeline(recipe, ()))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from pyc.compiler.evaluate import evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.pipeline import FUSE
 from pyc.runtime.errors import AdapterError
 
@@ -75,7 +76,7 @@ def by_peft(checkpoint, adapter):
 
 def by_us(checkpoint, path):
     adapter = read_adapter(str(path), path)
-    module = FUSE[adapter.kind](adapter, 1.0).run(load_model(str(checkpoint), base_dir=checkpoint))
+    module = FUSE[adapter.kind](adapter, 1.0).run(load_model(ModelSource(str(checkpoint), checkpoint)))
     with SourceFiles() as files:
         weights = (module.weights[EMBEDDING], module.weights.get(HEAD, module.weights[EMBEDDING]))
         return tuple(evaluate_rows(weight, 0, weight.shape[0], files) for weight in weights)

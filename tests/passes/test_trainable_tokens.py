@@ -13,6 +13,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Merge
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.fuse_merged import FuseMerged
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import FUSE
@@ -66,7 +67,7 @@ def adapted_by_peft(checkpoint, adapters):
 
 def fused(checkpoint, adapters):
     """Embedding and head behind the passes that fuse, in f32."""
-    module = load_model(str(checkpoint), base_dir=checkpoint)
+    module = load_model(ModelSource(str(checkpoint), checkpoint))
     for path in adapters:
         adapter = read_adapter(str(path), checkpoint)
         module = FUSE[adapter.kind](adapter, 1.0).run(module)
@@ -198,7 +199,7 @@ def test_rows_of_an_encoder(tiny_checkpoint, tiny_adapter):
     stored = load_file(adapter / "adapter_model.safetensors")
     (rows,) = stored.values()
     read = read_adapter(str(adapter), checkpoint)
-    module = FUSE[read.kind](read, 1.0).run(load_model(str(checkpoint), base_dir=checkpoint))
+    module = FUSE[read.kind](read, 1.0).run(load_model(ModelSource(str(checkpoint), checkpoint)))
     name = next(name for name in module.weights if name.endswith("word_embeddings.weight"))
     with SourceFiles() as files:
         assert np.array_equal(evaluate_rows(module.weights[name], 0, 100, files)[TOKENS], rows)
@@ -287,7 +288,7 @@ def test_a_broken_adapter_is_refused(case, tiny_checkpoint, tiny_adapter):
 
 def test_rows_are_applied_whole_and_not_merged(tiny_checkpoint, tiny_adapter):
     checkpoint = tiny_checkpoint("llama")
-    module = load_model(str(checkpoint), base_dir=checkpoint)
+    module = load_model(ModelSource(str(checkpoint), checkpoint))
     alone = read_adapter(str(tiny_adapter(checkpoint, "trainable_tokens", **ALONE)), checkpoint)
     with pytest.raises(AdapterError, match="rows that take the place of others"):
         FUSE[alone.kind](alone, 0.5).run(module)

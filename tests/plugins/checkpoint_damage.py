@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelShapes, ModelSource
 from pyc.runtime.errors import IngestError
 
 INDEX = "model.safetensors.index.json"
@@ -13,7 +14,7 @@ INDEX = "model.safetensors.index.json"
 
 def refusal(path, **options):
     with pytest.raises(IngestError) as caught:
-        load_model(path.name, base_dir=path.parent, **options)
+        load_model(ModelSource(path.name, path.parent), ModelShapes(**options))
     assert str(caught.value).startswith("checkpoint: ")
     return str(caught.value)
 

@@ -10,6 +10,7 @@ import pytest
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.catalog import load_model
 from pyc.models.files import Directory
+from pyc.models.model_source import ModelSource
 from pyc.models.tokenizer_files import read_tokenizer_files
 from pyc.runtime.errors import IngestError
 
@@ -168,6 +169,6 @@ def test_a_build_takes_them(tiny_copy: Callable[..., Path]) -> None:
     config["added_tokens_decoder"] = {str(removed["id"]): token}
     (path / "tokenizer.json").write_text(json.dumps(document))
     (path / "tokenizer_config.json").write_text(json.dumps(config))
-    module = load_model(str(path), base_dir=path.parent)
+    module = load_model(ModelSource(str(path), path.parent))
     assert removed in json.loads(dict(module.files)["tokenizer.json"])["added_tokens"]
     assert "tokenizer_config.json" in [source.name for source in module.sources]

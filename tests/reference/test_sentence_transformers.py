@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 
 POSITIONS = 64
 LENGTHS = {
@@ -37,7 +38,7 @@ def test_the_longest_text_is_that_of_sentence_transformers(case, pooling, tiny_c
     """With modules.json, and as a plain encoder."""
     path = tiny_copy("bert", pooling=pooling)
     set_lengths(path, LENGTHS[case])
-    assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length
+    assert load_model(ModelSource(str(path), path)).info.context == sentence_transformer(path).max_seq_length
 
 
 @pytest.mark.parametrize("given", [8, 40])
@@ -45,7 +46,7 @@ def test_max_seq_length_counts_before_the_tokenizer(given, tiny_copy):
     path = tiny_copy("bert", pooling="mean")
     set_lengths(path, {"model_max_length": 16})
     (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": given}))
-    assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length == given
+    assert load_model(ModelSource(str(path), path)).info.context == sentence_transformer(path).max_seq_length == given
 
 
 @pytest.mark.parametrize("first", [None, {}, {"max_seq_length": 24}])
@@ -57,14 +58,15 @@ def test_the_first_file_that_says_anything_counts(first, tiny_copy):
     (path / "sentence_distilbert_config.json").write_text('{"max_seq_length": 12}')
     (path / "sentence_xlnet_config.json").write_text('{"max_seq_length": 10}')
     expected = 24 if first else 12
-    assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length == expected
+    module = load_model(ModelSource(str(path), path))
+    assert module.info.context == sentence_transformer(path).max_seq_length == expected
 
 
 def test_a_plain_encoder_is_as_long_as_its_tokenizer_says(tiny_copy):
     path = tiny_copy("bert")
     set_lengths(path, {"model_max_length": 16})
     (path / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
-    assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length == 16
+    assert load_model(ModelSource(str(path), path)).info.context == sentence_transformer(path).max_seq_length == 16
 
 
 @pytest.mark.parametrize("length", [3, 4])

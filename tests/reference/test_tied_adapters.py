@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from pyc.compiler.recipe.types import Merge
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.fuse_lora import FuseLora
 from pyc.passes.fuse_merged import FuseMerged
 from pyc.runtime.errors import AdapterError
@@ -96,7 +97,7 @@ def test_what_is_missing_is_named(case, missing, words, tiny_checkpoint, tiny_ad
     folder = edited(tiny_adapter(path, "lora", **FACTORS, ensure_weight_tying=True, **TIED[case]), remove)
     adapter = read_adapter(str(folder), path)
     with pytest.raises(AdapterError, match=words):
-        FuseLora(adapter, 1.0).run(load_model(str(path), base_dir=path))
+        FuseLora(adapter, 1.0).run(load_model(ModelSource(str(path), path)))
 
 
 def test_shared_factors_have_the_rank_of_one_of_both(tiny_checkpoint, tiny_adapter):
@@ -115,7 +116,7 @@ def test_factors_of_a_tied_head_do_not_fit_a_model_that_ties_nothing(tiny_checkp
     path = tiny_checkpoint("llama", **CONTEXT)
     adapter = read_adapter(str(tiny_adapter(tied, **FACTORS, ensure_weight_tying=True, **TIED["head"])), path)
     with pytest.raises(AdapterError, match=r"lm_head.lora_A.weight' belongs to a head .* the model's head is not its"):
-        FuseLora(adapter, 1.0).run(load_model(str(path), base_dir=path))
+        FuseLora(adapter, 1.0).run(load_model(ModelSource(str(path), path)))
 
 
 def test_merged_adapters_are_tied_each(tiny_checkpoint, tiny_adapter):
@@ -124,7 +125,7 @@ def test_merged_adapters_are_tied_each(tiny_checkpoint, tiny_adapter):
     options = {**FACTORS, "ensure_weight_tying": True}
     folders = [tiny_adapter(path, seed=seed, **options, **TIED[case]) for seed, case in ((1, "head"), (2, "embedding"))]
     adapters = tuple((read_adapter(str(folder), path), 0.5) for folder in folders)
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     merged = FuseMerged(adapters, Merge(method="cat")).run(module)
     for adapter, weight in adapters:
         module = FuseLora(adapter, weight).run(module)

@@ -15,6 +15,7 @@ from pyc.backends.cpu.operators import CPU_OPERATORS
 from pyc.compiler.interpret import PagedCache
 from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.pipeline import pipeline
 
 pytest.importorskip("torch")
@@ -88,7 +89,7 @@ def results(module, name, version=""):
 def test_fusion_keeps_the_meaning_bit_for_bit(case, tiny_checkpoint):
     model_type, config, quantize, versions = MODELS[case]
     path = tiny_checkpoint(model_type, tokenizer=False, **config)
-    module, wanted = load_model(str(path), base_dir=path), None
+    module, wanted = load_model(ModelSource(str(path), path)), None
     for step in (*pipeline(recipe_from({"model": str(path), "quantize": quantize}), ()), *CpuBackend().passes()):
         module = step.run(module)
         if wanted is not None:
@@ -110,7 +111,7 @@ def test_an_encoder_too(tiny_checkpoint):
         "seq_start": np.array([0]),
         "seq_end": np.array([4]),
     }
-    module, wanted, steps = load_model(str(path), base_dir=path), None, []
+    module, wanted, steps = load_model(ModelSource(str(path), path)), None, []
     recipe = recipe_from({"model": str(path), "quantize": {"scheme": "int8"}})
     for step in (*pipeline(recipe, ()), *CpuBackend().passes()):
         before, module = module.graph, step.run(module)

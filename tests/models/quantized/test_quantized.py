@@ -15,6 +15,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import Int4Group
 from pyc.compiler.weights import Stored
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.models.quantized.bitnet import _is_kept
 from pyc.models.quantized.parts import Parts
 from pyc.passes.default_recipe import propose
@@ -49,7 +50,7 @@ def coded(tiny_checkpoint, tmp_path):
 def test_any_range_of_rows_is_that_of_the_whole(case, start, stop, tiny_checkpoint, tmp_path):
     values = quantized_copy(tiny_checkpoint("llama", **SHAPE), case, tmp_path / "coded")
     with SourceFiles() as files:
-        module = load_model(str(tmp_path / "coded"), base_dir=tmp_path, files=files)
+        module = load_model(ModelSource(str(tmp_path / "coded"), tmp_path), files=files)
         for name in (f"{Q}.weight", "model.layers.1.mlp.down_proj.weight"):
             found = evaluate_rows(module.weights[name], start, stop, files)
             np.testing.assert_allclose(found, values[name][start:stop], rtol=2e-7, atol=1e-9)
@@ -175,7 +176,7 @@ BROKEN = [
 @pytest.mark.parametrize(("case", "change", "words"), BROKEN)
 def test_what_does_not_fit_is_refused_by_name(case, change, words, coded, tmp_path):
     with pytest.raises(IngestError, match=words):
-        load_model(str(coded(case, change)), base_dir=tmp_path)
+        load_model(ModelSource(str(coded(case, change)), tmp_path))
 
 
 NOT_NEEDED = {"g_idx", "input_scale", "weight_format"}
@@ -190,13 +191,13 @@ def test_a_part_that_is_missing_is_called_by_its_name(case, coded, tmp_path):
         if name.rpartition(".")[2] not in NOT_NEEDED or (case, name) == ("gptq-act-order", f"{Q}.g_idx"):
             shutil.rmtree(tmp_path / "coded")
             with pytest.raises(IngestError, match=rf"tensor '{name}' (of shape \[64, 64\] )?is missing"):
-                load_model(str(coded(case, remove(name))), base_dir=tmp_path)
+                load_model(ModelSource(str(coded(case, remove(name))), tmp_path))
 
 
 def test_the_state_of_fp4_is_called_by_its_name(coded, tmp_path):
     path = coded("nf4", lambda t, c: (t.pop(STATE), c.update(bnb_4bit_quant_type="fp4")))
     with pytest.raises(IngestError, match=rf"'{Q}.weight.quant_state.bitsandbytes__fp4' is missing"):
-        load_model(str(path), base_dir=tmp_path)
+        load_model(ModelSource(str(path), tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_the_state_of_fp4_is_called_by_its_name(coded, tmp_path):
 def test_scales_that_are_no_numbers_are_found(case, name, coded, tmp_path):
     path = coded(case, put(name, lambda t: t * float("nan")))
     with SourceFiles() as files, pytest.raises(IngestError, match="contains NaN or infinity"):
-        evaluate_rows(load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"], 0, 4, files)
+        evaluate_rows(load_model(ModelSource(str(path), tmp_path), files=files).weights[f"{Q}.weight"], 0, 4, files)
 
 
 def test_fp8_that_is_no_number_is_found(coded, tmp_path):
@@ -220,12 +221,12 @@ def test_fp8_that_is_no_number_is_found(coded, tmp_path):
 
     path = coded("fp8-dynamic", put(f"{Q}.weight", lambda t: torch.full_like(t.float(), float("nan")).to(t.dtype)))
     with SourceFiles() as files, pytest.raises(IngestError, match="contains NaN or infinity"):
-        evaluate_rows(load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"], 0, 4, files)
+        evaluate_rows(load_model(ModelSource(str(path), tmp_path), files=files).weights[f"{Q}.weight"], 0, 4, files)
 
 
 def q_proj(path, tmp_path):
     with SourceFiles() as files:
-        weight = load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        weight = load_model(ModelSource(str(path), tmp_path), files=files).weights[f"{Q}.weight"]
         tracemalloc.start()
         try:
             return evaluate_rows(weight, 0, 64, files), tracemalloc.get_traced_memory()[1]
@@ -260,7 +261,7 @@ def test_zeros_as_zero_points_of_a_symmetric_matrix_are_none(case, dtype, coded,
             tensors[name.replace("_scale", "_zero_point")] = torch.zeros(shape, dtype=getattr(torch, dtype))
 
     with SourceFiles() as files:
-        weight = load_model(str(coded(case, change)), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        weight = load_model(ModelSource(str(coded(case, change)), tmp_path), files=files).weights[f"{Q}.weight"]
         assert (kept := kept_scheme(weight)) is not None and kept.name == {"w8a8": "int8"}.get(case, "int4-g32-asym")
         found = evaluate_rows(weight, 0, 64, files)
     np.testing.assert_array_equal(found, q_proj(coded(case), tmp_path)[0])
@@ -289,8 +290,9 @@ def test_a_block_is_also_a_text(coded, tmp_path):
 
     found = [q_proj(coded("fp8-dynamic", change(as_text)), tmp_path)[0] for as_text in (True, False)]
     np.testing.assert_array_equal(*found)
+    path = coded("fp8-dynamic", lambda t, c: _weights(c).update(block_structure="128"))
     with pytest.raises(IngestError, match="block_structure"):
-        load_model(str(coded("fp8-dynamic", lambda t, c: _weights(c).update(block_structure="128"))), base_dir=tmp_path)
+        load_model(ModelSource(str(path), tmp_path))
 
 
 def _blocks_of(rows):
@@ -366,7 +368,7 @@ def test_scales_that_f16_would_round_too_far_are_refused(case, factor, is_kept, 
     if case == "w8-g32":
         path = coded("w8a8", _groups_of_32(factor))
     with SourceFiles() as files:
-        weight = load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        weight = load_model(ModelSource(str(path), tmp_path), files=files).weights[f"{Q}.weight"]
         scheme = kept_scheme(weight)
         assert scheme is not None
         assert scheme.name in ("int4-g32-asym", "int8-g32")
@@ -387,7 +389,7 @@ def test_a_small_scale_beside_larger_ones_is_kept(coded, tmp_path):
         tensors[f"{Q}.weight_scale"][3:5] *= 1e-9
 
     with SourceFiles() as files:
-        module = load_model(str(coded("w4a16", shrink)), base_dir=tmp_path, files=files)
+        module = load_model(ModelSource(str(coded("w4a16", shrink)), tmp_path), files=files)
         stored = Stored(module.weights[f"{Q}.weight"], Int4Group(32, symmetric=False))
         for start, stop in ((0, 64), (3, 5)):
             assert evaluate_stored(stored, start, stop, files).scale.shape == (stop - start, 2)
@@ -421,7 +423,7 @@ def _filled(value):
 def test_codes_and_scales_that_stand_for_nothing_are_found(case, name, make, words, coded, tmp_path):
     path = coded(case, put(f"{Q}.{name}", make))
     with SourceFiles() as files:
-        weight = load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        weight = load_model(ModelSource(str(path), tmp_path), files=files).weights[f"{Q}.weight"]
         with pytest.raises(IngestError, match=words):
             evaluate_rows(weight, 44, 60, files)
         with pytest.raises(IngestError, match=words):
@@ -430,7 +432,7 @@ def test_codes_and_scales_that_stand_for_nothing_are_found(case, name, make, wor
 
 def test_modules_that_are_named_stay_numbers(coded, tmp_path):
     path = coded("bitnet-online", setting(modules_to_not_convert=["down_proj", "model.layers.0.self_attn"]))
-    weights = load_model(str(path), base_dir=tmp_path).weights
+    weights = load_model(ModelSource(str(path), tmp_path)).weights
     kept = {name for name, weight in weights.items() if isinstance(weight, TernaryCodes)}
     assert not any("down_proj" in name or "layers.0.self_attn" in name for name in kept)
     assert {"model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight"} <= kept
@@ -449,9 +451,9 @@ def test_a_module_of_numbers_beside_packed_ones_has_to_be_named(coded, tmp_path)
         return change
 
     with pytest.raises(IngestError, match=rf"'{Q}.weight' is stored as f32 \[64, 64\], expected packed weights"):
-        load_model(str(coded("bitnet", unpack(None))), base_dir=tmp_path)
+        load_model(ModelSource(str(coded("bitnet", unpack(None))), tmp_path))
     path = coded("bitnet", unpack(["lm_head", "layers.0.self_attn.q_proj"]))
-    weights = load_model(str(path), base_dir=tmp_path).weights
+    weights = load_model(ModelSource(str(path), tmp_path)).weights
     assert not isinstance(weights[f"{Q}.weight"], TernaryCodes)
     assert isinstance(weights[Q.replace("q_proj", "k_proj") + ".weight"], TernaryCodes)
 
@@ -493,21 +495,21 @@ def test_lists_of_kept_modules_that_are_refused(kept, config, words, tiny_checkp
     document["quantization_config"]["modules_to_not_convert"] = kept
     (tmp_path / "coded" / "config.json").write_text(json.dumps(document))
     with pytest.raises(IngestError, match=words):
-        load_model(str(tmp_path / "coded"), base_dir=tmp_path)
+        load_model(ModelSource(str(tmp_path / "coded"), tmp_path))
 
 
 def test_inputs_that_blocks_do_not_divide_become_numbers(tiny_checkpoint, tmp_path):
     """No kernel takes 48 inputs: what the codes stand for is rounded anew, or stored as bf16."""
     values = quantized_copy(tiny_checkpoint("llama", tokenizer=False, hidden_size=48), "nvfp4", tmp_path / "coded")
     with SourceFiles() as files:
-        weight = load_model(str(tmp_path / "coded"), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        weight = load_model(ModelSource(str(tmp_path / "coded"), tmp_path), files=files).weights[f"{Q}.weight"]
         assert kept_scheme(weight) is None
         np.testing.assert_allclose(evaluate_rows(weight, 0, 48, files), values[f"{Q}.weight"], rtol=2e-7)
 
 
 def test_order_of_activations_is_not_kept(coded, tmp_path):
     """Groups that are not in order have no kernel: the codes are rounded anew."""
-    module = load_model(str(coded("gptq-act-order")), base_dir=tmp_path)
+    module = load_model(ModelSource(str(coded("gptq-act-order")), tmp_path))
     assert kept_scheme(module.weights[f"{Q}.weight"]) is None
 
 

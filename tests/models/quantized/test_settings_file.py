@@ -14,6 +14,7 @@ from pyc.compiler.evaluate import evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.catalog import load_model
 from pyc.models.hub_download import _SMALL
+from pyc.models.model_source import ModelSource
 from pyc.models.quantized.settings_file import FILES
 from pyc.runtime.errors import IngestError
 
@@ -56,7 +57,7 @@ def old_copy(checkpoint, folder, case, name, settings, bias=0.0):
 def test_an_old_checkpoint_is_what_its_codes_stand_for(old, zero, tiny_checkpoint, tmp_path):
     values = old_copy(tiny_checkpoint("llama", **SHAPE), tmp_path / "old", *OLD[old], bias=zero)
     with SourceFiles() as files:
-        module = load_model(str(tmp_path / "old"), base_dir=tmp_path, files=files)
+        module = load_model(ModelSource(str(tmp_path / "old"), tmp_path), files=files)
         assert not any(name.endswith(".bias") for name in module.weights)
         assert OLD[old][1] in [source.name for source in module.sources]
         for name, value in values.items():
@@ -67,7 +68,7 @@ def test_an_old_checkpoint_is_what_its_codes_stand_for(old, zero, tiny_checkpoin
 def test_biases_that_the_architecture_has_are_used(tiny_checkpoint, tmp_path):
     """Qwen2's q, k and v have one: zeros there are kept, at the other matrices left out."""
     old_copy(tiny_checkpoint("qwen2", **SHAPE), tmp_path / "old", *OLD["gptq"])
-    weights = load_model(str(tmp_path / "old"), base_dir=tmp_path).weights
+    weights = load_model(ModelSource(str(tmp_path / "old"), tmp_path)).weights
     assert {name.split(".")[-2] for name in weights if name.endswith(".bias")} == {"q_proj", "k_proj", "v_proj"}
 
 
@@ -76,13 +77,13 @@ def test_a_group_of_a_whole_row_is_the_default(tiny_checkpoint, tmp_path):
     settings = {key: value for key, value in AUTO_GPTQ.items() if key != "group_size"}
     old_copy(tiny_checkpoint("llama", **SHAPE), tmp_path / "old", "gptq", GPTQ, settings)
     with pytest.raises(IngestError, match=r"scales' has shape \[3, 64\], expected \[1, 64\]"):
-        load_model(str(tmp_path / "old"), base_dir=tmp_path)
+        load_model(ModelSource(str(tmp_path / "old"), tmp_path))
 
 
 def test_a_bias_that_is_not_zero_is_refused(tiny_checkpoint, tmp_path):
     old_copy(tiny_checkpoint("llama", **SHAPE), tmp_path / "old", *OLD["gptq"], bias=2.0**-24)
     with pytest.raises(IngestError, match=r"bias' is not part of the architecture as config.json describes it"):
-        load_model(str(tmp_path / "old"), base_dir=tmp_path)
+        load_model(ModelSource(str(tmp_path / "old"), tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -98,20 +99,20 @@ def test_a_bias_that_is_not_zero_is_refused(tiny_checkpoint, tmp_path):
 def test_settings_that_are_not_read_are_named_with_their_file(change, words, tiny_checkpoint, tmp_path):
     old_copy(tiny_checkpoint("llama", **SHAPE), tmp_path / "old", "gptq", GPTQ, AUTO_GPTQ | change)
     with pytest.raises(IngestError, match=words):
-        load_model(str(tmp_path / "old"), base_dir=tmp_path)
+        load_model(ModelSource(str(tmp_path / "old"), tmp_path))
 
 
 def test_settings_in_config_json_are_the_ones_that_count(tiny_checkpoint, tmp_path):
     """As transformers has it, which looks nowhere else."""
     quantized_copy(tiny_checkpoint("llama", **SHAPE), "gptq", tmp_path / "coded")
     (tmp_path / "coded" / GPTQ).write_text("{}")
-    assert load_model(str(tmp_path / "coded"), base_dir=tmp_path).weights[f"{Q}.weight"].bits == 4
+    assert load_model(ModelSource(str(tmp_path / "coded"), tmp_path)).weights[f"{Q}.weight"].bits == 4
 
 
 def test_a_file_beside_weights_that_are_numbers_means_nothing(tiny_checkpoint, tmp_path):
     path = tiny_checkpoint("llama", **SHAPE)
     (path / GPTQ).write_text(json.dumps(AUTO_GPTQ))
-    assert GPTQ not in [source.name for source in load_model(str(path), base_dir=tmp_path).sources]
+    assert GPTQ not in [source.name for source in load_model(ModelSource(str(path), tmp_path)).sources]
 
 
 def test_the_files_are_downloaded():

@@ -10,6 +10,7 @@ import pytest
 
 from pyc.compiler.rewrite import map_functions, rename_weights
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import build
 from pyc.passes.export.checkpoint import _is_exact, export_checkpoint
 from pyc.passes.export.parts import checkpoint_parts
@@ -116,7 +117,7 @@ def test_an_encoder_s_texts_are_cut_as_before(
     length = shapes.get("text_tokens", shapes.get("context", 30))
     read = sentence_transformers.SentenceTransformer(str(made), device="cpu")
     assert (read.max_seq_length, read.tokenizer.truncation_side) == (length, side)
-    module = load_model(str(made), base_dir=made)
+    module = load_model(ModelSource(str(made), made))
     assert (module.info.context, module.truncation) == (length, side == "left")
 
 

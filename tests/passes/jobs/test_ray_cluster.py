@@ -23,6 +23,7 @@ from pyc.compiler.schemes import Dense
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Stored
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import build
 from pyc.passes.calibrate import calibrate
 from pyc.passes.interpret_text import Windows
@@ -229,7 +230,7 @@ def test_codes_of_gptq_are_those_of_threads(cluster_jobs, tiny_checkpoint, tmp_p
     monkeypatch.setattr("pyc.passes.calibrate.ROUND_ROWS", 32)
     path = tiny_checkpoint("llama", hidden_size=64, intermediate_size=96, num_hidden_layers=1)
     recipe = {"model": str(path), "quantize": {"scheme": "int4-g32"}}
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe_from(recipe), ()))
+    module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe_from(recipe), ()))
     ids = np.random.default_rng(0).integers(3, 90, (4, 16)).astype(np.int32)
     made = {}
     with SourceFiles() as files:

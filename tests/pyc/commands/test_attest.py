@@ -14,6 +14,7 @@ from referencing import Registry, Resource
 
 from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.build import build
 from pyc.runtime.artifact.format import Generation, KvCache, ModelInfo, PassRecord, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.key_store import signing_key
@@ -141,16 +142,16 @@ def test_every_licence_is_carried_or_the_checkpoint_is_refused(tiny_checkpoint, 
     path = Path(shutil.copytree(tiny_checkpoint("llama"), tmp_path / "checkpoint"))
     for number in range(12):
         (path / f"LICENSE-{number}.txt").write_bytes(LICENCE)
-    carried = dict(load_model(str(path), base_dir=tmp_path).files)
+    carried = dict(load_model(ModelSource(str(path), tmp_path)).files)
     assert sum(name.startswith("LICENSE") for name in carried) == 12
     (path / "LICENSE").symlink_to("nowhere")
     with pytest.raises(IngestError, match="LICENSE is a link that leads nowhere"):
-        load_model(str(path), base_dir=tmp_path)
+        load_model(ModelSource(str(path), tmp_path))
     (path / "LICENSE").unlink()
     for number in range(65):
         (path / f"NOTICE-{number}.txt").write_bytes(LICENCE)
     with pytest.raises(IngestError, match="it has 77 licence files, expected at most 64"):
-        load_model(str(path), base_dir=tmp_path)
+        load_model(ModelSource(str(path), tmp_path))
 
 
 def test_a_url_is_named_as_it_was_written(pyc):

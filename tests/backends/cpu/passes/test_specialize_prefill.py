@@ -10,13 +10,14 @@ from pyc.backends.lowering.specialize_prefill import SpecializePrefill
 from pyc.compiler.ir import Function, Graph, Module, Operation, TensorType, Value
 from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
+from pyc.models.model_source import ModelSource
 from pyc.passes.pipeline import pipeline
 
 pytest.importorskip("torch")
 
 
 def lowered(path, quantize):
-    module = load_model(str(path), base_dir=path)
+    module = load_model(ModelSource(str(path), path))
     for step in (*pipeline(recipe_from({"model": str(path), "quantize": quantize}), ()), *CpuBackend().passes()):
         module = step.run(module)
         if step.name == "specialize_prefill":
