@@ -9,7 +9,6 @@ import pytest
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.adapter_tokenizers import own_tokenizers
 from pyc.models.catalog import load_model
-from pyc.models.model_source import ModelSource
 from pyc.models.files import Directory
 from pyc.models.model_source import ModelSource
 from pyc.passes.build import build, parse
