@@ -21,13 +21,13 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Override, Recipe
 from pyc.models.adapters import Adapter
+from pyc.passes.adapters.check_adapters import checking_effects
+from pyc.passes.adapters.compute_prefix import prefix_records
 from pyc.passes.build_arguments import check_workers
 from pyc.passes.calibrate import calibration_records
 from pyc.passes.calibration_text import calibration_sources, calibration_windows
 from pyc.passes.changes import Change
-from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compare_artifacts import provenance_changes, struct_changes
-from pyc.passes.compute_prefix import prefix_records
 from pyc.passes.emit_artifact import provenance_of
 from pyc.passes.emit_programs import check_parts
 from pyc.passes.imported_importance import imported_importance

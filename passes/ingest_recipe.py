@@ -15,15 +15,15 @@ from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelShapes, ModelSource
-from pyc.passes.adapter_targets import has_tied_head
-from pyc.passes.check_adapters import (
+from pyc.passes.adapters.adapter_targets import has_tied_head
+from pyc.passes.adapters.check_adapters import (
     check_values,
     require_same_base,
     warn_of_losses,
     warn_of_tied_heads,
     warn_of_zeros,
 )
-from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
+from pyc.passes.adapters.compute_prefix import reserve_prefix, virtual_tokens_of
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
 

@@ -10,8 +10,8 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.check_adapters import checking_effects
-from pyc.passes.compute_prefix import compute_prefix
+from pyc.passes.adapters.check_adapters import checking_effects
+from pyc.passes.adapters.compute_prefix import compute_prefix
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, backends_of, lower
 from pyc.passes.pipeline import pipeline

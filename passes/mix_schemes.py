@@ -37,12 +37,12 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.types import Quantize
 from pyc.compiler.scheme_choice import Choice, Option, choose, fewest, loss_of, path, size_of, smallest
 from pyc.compiler.schemes import Scheme
+from pyc.passes.adapters.check_adapters import checking_effects
+from pyc.passes.adapters.compute_prefix import compute_prefix
 from pyc.passes.build_context import BuildContext
 from pyc.passes.calibrate import VERSION as CALIBRATION_VERSION
 from pyc.passes.calibrate import calibrate
 from pyc.passes.calibration_text import calibration_windows
-from pyc.passes.check_adapters import checking_effects
-from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.matrix_algorithms import scaled_gains_bytes
 from pyc.passes.measure_schemes import SchemeMeter

@@ -19,18 +19,18 @@ from pyc.compiler.manager import Pass
 from pyc.compiler.recipe.types import Recipe
 from pyc.models.adapter_fields import Kind
 from pyc.models.adapters import Adapter
+from pyc.passes.adapters.fuse_boft import FuseBoft
+from pyc.passes.adapters.fuse_dora import FuseDora
+from pyc.passes.adapters.fuse_ia3 import FuseIa3
+from pyc.passes.adapters.fuse_loha import FuseLoha
+from pyc.passes.adapters.fuse_lokr import FuseLokr
+from pyc.passes.adapters.fuse_lora import FuseLora
+from pyc.passes.adapters.fuse_merged import FuseMerged
+from pyc.passes.adapters.fuse_oft import FuseOft
+from pyc.passes.adapters.fuse_trainable_tokens import FuseTrainableTokens
+from pyc.passes.adapters.fuse_vera import FuseVera
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.fold_norm import FoldNorm
-from pyc.passes.fuse_boft import FuseBoft
-from pyc.passes.fuse_dora import FuseDora
-from pyc.passes.fuse_ia3 import FuseIa3
-from pyc.passes.fuse_loha import FuseLoha
-from pyc.passes.fuse_lokr import FuseLokr
-from pyc.passes.fuse_lora import FuseLora
-from pyc.passes.fuse_merged import FuseMerged
-from pyc.passes.fuse_oft import FuseOft
-from pyc.passes.fuse_trainable_tokens import FuseTrainableTokens
-from pyc.passes.fuse_vera import FuseVera
 from pyc.passes.stack_linear import StackLinear
 
 FUSE: Mapping[Kind, Callable[[Adapter, float], Pass]] = {

@@ -18,11 +18,11 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
 from pyc.compiler.manager import record_of
 from pyc.compiler.schemes import KEEP_CODES, KEEP_TYPES
+from pyc.passes.adapters.compute_prefix import PREFIX, prefix_records
+from pyc.passes.adapters.fuse_merged import FuseMerged
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.changes import Change, told
 from pyc.passes.compare_artifacts import provenance_changes
-from pyc.passes.compute_prefix import PREFIX, prefix_records
-from pyc.passes.fuse_merged import FuseMerged
 from pyc.passes.pipeline import fuse_passes
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import PassRecord, Provenance, SourceFile

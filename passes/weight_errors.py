@@ -34,10 +34,10 @@ from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.schemes import Dense
 from pyc.compiler.stacked_names import names_in_stack
 from pyc.compiler.weights import Stacked, Stored
+from pyc.passes.adapters.compute_prefix import compute_prefix
 from pyc.passes.assign_schemes import quantizable
 from pyc.passes.calibrate import calibration_records, with_scaled_channels
 from pyc.passes.calibration_text import calibration_sources, calibration_windows
-from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.matrix_algorithms import calibrated, scaled

@@ -127,7 +127,7 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     from pyc.compiler.recipe.api import recipe_from
     from pyc.compiler.recipe.schema import schema_path
     from pyc.models.adapters import read_adapter
-    from pyc.passes.compute_prefix import virtual_tokens_of
+    from pyc.passes.adapters.compute_prefix import virtual_tokens_of
     from pyc.passes.default_recipe import reference_from, tokenizer_for
     from pyc.passes.lower_recipe import lower_recipe
     from pyc.templates.rendering import render

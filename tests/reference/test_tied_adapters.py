@@ -14,8 +14,8 @@ from pyc.compiler.recipe.types import Merge
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.fuse_lora import FuseLora
-from pyc.passes.fuse_merged import FuseMerged
+from pyc.passes.adapters.fuse_lora import FuseLora
+from pyc.passes.adapters.fuse_merged import FuseMerged
 from pyc.runtime.errors import AdapterError
 
 KL_BOUND = 1e-10

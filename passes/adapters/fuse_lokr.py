@@ -8,8 +8,8 @@ from typing import ClassVar
 from pyc.compiler.operands import sources
 from pyc.compiler.weights import Added, Expression, Kronecker, MatMul
 from pyc.models.adapter_updates import KroneckerUpdate
-from pyc.passes.adapter_targets import check_shape
-from pyc.passes.fuse_adapter import FuseAdapter
+from pyc.passes.adapters.adapter_targets import check_shape
+from pyc.passes.adapters.fuse_adapter import FuseAdapter
 from pyc.runtime.errors import AdapterError
 
 

@@ -19,8 +19,8 @@ from pyc.compiler.operands import sources
 from pyc.compiler.source_values import NotFiniteError
 from pyc.compiler.weights import Expression, Source
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import EMBEDDING_ENDING, HEAD, touched_by
-from pyc.passes.tie_adapter import tied_adapter
+from pyc.passes.adapters.adapter_targets import EMBEDDING_ENDING, HEAD, touched_by
+from pyc.passes.adapters.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError, QuantizeError
 
 logger = logging.getLogger(__name__)

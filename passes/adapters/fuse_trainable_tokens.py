@@ -7,7 +7,7 @@ from typing import ClassVar, Never
 
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression
-from pyc.passes.fuse_adapter import FuseAdapter
+from pyc.passes.adapters.fuse_adapter import FuseAdapter
 from pyc.runtime.errors import AdapterError
 
 

@@ -20,7 +20,7 @@ from pyc.compiler.recipe.types import Merge
 from pyc.compiler.weights import Added, Between, Expression, LowRank, MatMul, Mixed, Stacked, Transposed, Truncated
 from pyc.models.adapter_updates import LowRankUpdate
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import (
+from pyc.passes.adapters.adapter_targets import (
     check_shape,
     is_left_out,
     named_weight,
@@ -28,7 +28,7 @@ from pyc.passes.adapter_targets import (
     untie_head,
     with_replacements,
 )
-from pyc.passes.tie_adapter import tied_adapter
+from pyc.passes.adapters.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError
 
 MAX_DENSE_VALUES = 1 << 26

@@ -1,4 +1,4 @@
-"""passes/compute_prefix.py: what a build interprets, on a text too, is PEFT's forward behind virtual tokens."""
+"""compute_prefix.py: what a build interprets, on a text too, is PEFT's forward behind virtual tokens."""
 
 import numpy as np
 import pytest

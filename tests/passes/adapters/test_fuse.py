@@ -1,4 +1,4 @@
-"""passes/fuse_*.py and adapter_targets.py: what does not fit is named; tied matrices part when one is adapted."""
+"""fuse_*.py and adapter_targets.py: what does not fit is named; tied matrices part when one is adapted."""
 
 import json
 
@@ -9,8 +9,8 @@ from pyc.compiler.weights import Blended, LowRank, ScaledColumns, ScaledRows, So
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.fuse_ia3 import FuseIa3
-from pyc.passes.fuse_lora import FuseLora
+from pyc.passes.adapters.fuse_ia3 import FuseIa3
+from pyc.passes.adapters.fuse_lora import FuseLora
 from pyc.runtime.errors import AdapterError
 
 LORA = {"r": 2, "target_modules": ["q_proj", "down_proj"]}

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pyc.compiler.weights import Expression, Rotated, Rotations
 from pyc.models.adapter_updates import RotationUpdate
-from pyc.passes.fuse_adapter import FuseAdapter
+from pyc.passes.adapters.fuse_adapter import FuseAdapter
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pyc.compiler.weights import Expression, Rotated, Rotations, ScaledRows
 from pyc.models.adapter_updates import ButterflyUpdate
-from pyc.passes.fuse_adapter import FuseAdapter
+from pyc.passes.adapters.fuse_adapter import FuseAdapter
 from pyc.runtime.errors import AdapterError
 
 

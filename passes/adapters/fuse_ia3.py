@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pyc.compiler.weights import Blended, Expression, ScaledColumns, ScaledRows
 from pyc.models.adapter_updates import VectorScale
-from pyc.passes.fuse_adapter import FuseAdapter
+from pyc.passes.adapters.fuse_adapter import FuseAdapter
 from pyc.runtime.errors import AdapterError
 
 

@@ -1,4 +1,4 @@
-"""passes/fuse_merged.py and compiler/merging.py: merged adapters are those of PEFT's add_weighted_adapter, in float64.
+"""fuse_merged.py and compiler/merging.py: merged adapters are those of PEFT's add_weighted_adapter, in float64.
 
 PEFT rounds the weights of adapters and the roots of them to f32. The weights here are such numbers, so products (svd)
 differ by the rounding of the result alone, and products of factors by some units of f32 of the update. DARE's draws
@@ -20,8 +20,8 @@ from pyc.compiler.weights import Added, LowRank, Mixed, Transposed
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes import fuse_merged
-from pyc.passes.fuse_merged import FuseMerged
+from pyc.passes.adapters import fuse_merged
+from pyc.passes.adapters.fuse_merged import FuseMerged
 from pyc.runtime.errors import AdapterError
 
 HALF_UNIT = 2.0**-24

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyc.compiler.weights import Expression, Replaced
 from pyc.models.adapters import Adapter
 from pyc.models.trained_tokens import TokenRows
-from pyc.passes.adapter_targets import HEAD, is_left_out, named_weight
+from pyc.passes.adapters.adapter_targets import HEAD, is_left_out, named_weight
 from pyc.runtime.errors import AdapterError
 
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from pyc.compiler.weights import Directed, Expression, LowRank
 from pyc.models.adapter_updates import LowRankUpdate
-from pyc.passes.adapter_targets import check_shape
-from pyc.passes.fuse_adapter import FuseAdapter
+from pyc.passes.adapters.adapter_targets import check_shape
+from pyc.passes.adapters.fuse_adapter import FuseAdapter
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, Source
 from pyc.models.adapter_updates import Update
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import (
+from pyc.passes.adapters.adapter_targets import (
     has_tied_head,
     is_left_out,
     named_weight,
@@ -18,8 +18,8 @@ from pyc.passes.adapter_targets import (
     untie_head,
     with_replacements,
 )
-from pyc.passes.replace_tokens import replace_tokens
-from pyc.passes.tie_adapter import tied_adapter
+from pyc.passes.adapters.replace_tokens import replace_tokens
+from pyc.passes.adapters.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError
 
 U = TypeVar("U", bound=Update)

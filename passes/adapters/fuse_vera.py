@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pyc.compiler.weights import Expression, Leading, LowRank, ScaledRows
 from pyc.models.adapter_updates import SharedUpdate
-from pyc.passes.fuse_adapter import FuseAdapter
+from pyc.passes.adapters.fuse_adapter import FuseAdapter
 from pyc.runtime.errors import AdapterError
 
 

@@ -1,4 +1,4 @@
-"""passes/fuse_*.py and compiler/evaluate_fused.py: fused weights are what PEFT merges in float64.
+"""passes/adapters/fuse_*.py and compiler/evaluate_fused.py: fused weights are what PEFT merges in float64.
 
 Weights are evaluated in float64 and rounded to f32 once: the bound is half a unit in the last place of f32, and beside
 it 1e-9 for sums in another order and for scales that PEFT keeps in f32.
@@ -17,7 +17,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.check_adapters import require_same_base, warn_of_losses
+from pyc.passes.adapters.check_adapters import require_same_base, warn_of_losses
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import FUSE
 from pyc.runtime.errors import AdapterError

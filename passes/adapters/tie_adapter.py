@@ -8,7 +8,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.weights import Transposed
 from pyc.models.adapter_tying import Tying
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import EMBEDDING_ENDING, HEAD, has_tied_head
+from pyc.passes.adapters.adapter_targets import EMBEDDING_ENDING, HEAD, has_tied_head
 from pyc.runtime.errors import AdapterError
 
 _EMBEDDING_MODULE = EMBEDDING_ENDING.removesuffix(".weight")
