@@ -119,6 +119,10 @@ def _with_last_day(chosen: ChosenKey, home: Path | None) -> ChosenKey:
 
 def _why_not(public: PublicKey, home: Path | None) -> str | None:
     """Why what a key signs counts for nobody, as far as that is known here."""
+    with suppress(ArtifactError):
+        policy = machine_policy(home)
+        if public.fingerprint in policy.revoked:
+            return f"is revoked by {policy.origin}"
     try:
         return why_not(public, home)
     except ArtifactError:

@@ -154,6 +154,17 @@ def test_keys_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert caught.value.__cause__ is None or good[24:] not in repr(caught.value.__cause__)
 
 
+def test_what_a_policy_revokes_signs_nothing(home: Path, tmp_path: Path) -> None:
+    home.mkdir(mode=0o700)
+    public = write_key_file(tmp_path / "key").public
+    assert choose_key(file=tmp_path / "key").key.public.raw == public.raw
+    policy = home / "policy.toml"
+    policy.write_text(f'revoked = ["{public.fingerprint}"]\n')
+    policy.chmod(0o600)
+    with pytest.raises(ArtifactError, match=rf"key: is revoked by {policy}, so nobody would trust what it signs"):
+        choose_key(file=tmp_path / "key")
+
+
 @pytest.mark.parametrize("text", ["pyc-ed25519 AAAA ci", "-----BEGIN PUBLIC KEY-----\nMCow\n"])
 def test_a_public_key_signs_nothing(text: str, tmp_path: Path) -> None:
     path = tmp_path / "ci.pub"
