@@ -71,10 +71,17 @@ def rope_of(raw: HuggingFaceConfig, head_dim: int, context: int, where: str) -> 
     `context` is max_position_embeddings in tokens. Raises IngestError on an unknown kind or key, a value out of range,
     and tables by layer type.
     """
-    scaling = raw.rope_scaling or None
-    if scaling is not None and raw.rope_parameters and scaling != raw.rope_parameters:
-        raise IngestError(f"{where}: config.json has both rope_scaling and rope_parameters, and they differ")
-    table = scaling or raw.rope_parameters or {}
+    tables = [table for table in (raw.rope_scaling, raw.rope_parameters) if table] or [{}]
+    first, *others = [_of_table(table, raw, head_dim, context, where) for table in tables]
+    if any(other != first for other in others):  # they may say the same in the words of two versions of transformers
+        raise IngestError(
+            f"{where}: config.json has both rope_scaling and rope_parameters, and they mean different things; remove "
+            "the one that is not meant"
+        )
+    return first
+
+
+def _of_table(table: object, raw: HuggingFaceConfig, head_dim: int, context: int, where: str) -> RopeConfig:
     if not isinstance(table, dict):
         raise IngestError(f"{where}: rope_parameters is {type(table).__name__}, expected an object")
     by_type = next((key for key in _LAYER_TYPES if key in table), None)

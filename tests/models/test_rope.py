@@ -188,5 +188,17 @@ def test_an_odd_head_is_refused():
 
 
 def test_two_forms_that_differ_are_refused():
-    with pytest.raises(IngestError, match="both rope_scaling and rope_parameters, and they differ"):
-        parse({"rope_type": "linear", "factor": 2.0}, rope_scaling={"type": "linear", "factor": 3.0})
+    differ = "both rope_scaling and rope_parameters, and they mean different things"
+    scaled = {"rope_type": "linear", "factor": 2.0}
+    with pytest.raises(IngestError, match=differ):
+        parse(scaled, rope_scaling={"type": "linear", "factor": 3.0})
+    with pytest.raises(IngestError, match=differ):  # transformers takes rope_scaling, and 10000
+        parse({**scaled, "rope_theta": 500000.0}, rope_scaling=scaled)
+
+
+@pytest.mark.parametrize("kind", ["rope_type", "type"])
+def test_two_forms_that_say_the_same_are_one(kind):
+    """As publishers write them for transformers 4 and 5 together."""
+    table = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    new = {"rope_type": "llama3", **table, "rope_theta": 500000.0}
+    assert parse(new, rope_scaling={kind: "llama3", **table}, rope_theta=500000.0) == parse(new)
