@@ -18,7 +18,7 @@ from pyc.compiler.files.staging import StagedFile
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import Quality, Recipe
 from pyc.passes.build_context import BuildContext
-from pyc.passes.host_targets import host_target
+from pyc.passes.host_targets import require_target_here
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import QualityError, RecipeError, RunError
@@ -150,9 +150,8 @@ def read_gate(recipe: Recipe, module: Module, files: SourceFiles, artifact: Outp
             f"quality.context: got {wanted.context}, expected at most {most}, the model's context; lower it, "
             "or raise shapes.context"
         )
-    if all(target.arch != "any" for target in recipe.targets):
-        purpose = "quality: the gate runs the artifact where it is built"
-        host_target(recipe.targets, purpose, "take the gate out and run `pyc eval` where the artifact runs")
+    purpose = "quality: the gate runs the artifact where it is built"
+    require_target_here(recipe.targets, purpose, "take the gate out and run `pyc eval` where the artifact runs")
     context = min(wanted.context or DEFAULT_CONTEXT, most)
     text = _text(recipe, wanted, files)
     _check_length(text, wanted, module, context)

@@ -15,6 +15,7 @@ import difflib
 from dataclasses import dataclass
 
 from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.cuda.choice import device_features
 
 MOST_REGISTERS = 255
 """Registers that a thread can have."""
@@ -43,6 +44,11 @@ class Arch:
     def is_ptx(self) -> bool:
         """Whether a program is PTX, which the driver compiles when it loads it."""
         return self.name.startswith("compute_")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What a program for it needs of a device, as `runtime.executors.cuda.choice` reads it."""
+        return device_features(*self.compute_capability, "ptx" if self.is_ptx else "only" if self.is_exact else "family")
 
 
 def _kib(size: int) -> int:

@@ -32,7 +32,6 @@ from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.executors.cpu.threads import default_threads
-from pyc.runtime.executors.cuda.choice import device_features
 from pyc.runtime.executors.cuda.kv_cache import CACHE_BLOCK_TOKENS
 from pyc.runtime.executors.cuda.program import CONVENTION, WAITING_CAPABILITY, encode_program
 
@@ -123,7 +122,7 @@ class CudaBackend:
                 code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), emitted.sources))
                 waits = find_arch(isa).compute_capability >= WAITING_CAPABILITY
                 program = encode_program(msgspec.structs.replace(emitted.program, code=code, kernels_wait=waits))
-                yield CompiledProgram(isa, "any", _features(isa), program, functions)
+                yield CompiledProgram(isa, "any", find_arch(isa).features, program, functions)
 
     def cache_values(self, module: Module, isa: str) -> str:
         """What the cache holds: what the header says."""
@@ -155,10 +154,3 @@ def _functions(module: Module, buckets: Buckets) -> tuple[Function, ...]:
         for rows in rows_of(function.name, buckets, module.info):
             found.append(Function(function.name, rows, symbol_of(function.name, rows), inputs, read))
     return tuple(found)
-
-
-def _features(name: str) -> tuple[str, ...]:
-    """Return what a program for an architecture needs of the device, as `runtime.executors.cuda.choice` reads it."""
-    arch = find_arch(name)
-    major, minor = arch.compute_capability
-    return device_features(major, minor, "ptx" if arch.is_ptx else "only" if arch.is_exact else "family")

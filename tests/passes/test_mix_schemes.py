@@ -426,7 +426,7 @@ def test_goals_that_a_model_or_a_machine_has_not(tiny_checkpoint, document):
 @pytest.mark.parametrize(
     ("targets", "says"),
     [
-        ([{"arch": "aarch64"}], "on x86_64, and no target is for its CPU; add one, or take another goal"),
+        ([{"arch": "aarch64"}], "on x86_64, and no target is for its CPU; add one for it, or take another goal"),
         ([{"backend": "cuda"}], "on x86_64, and no target is for its CPU"),
         (
             [{"isa": ["x86-64-v3", "avx-vnni"]}],

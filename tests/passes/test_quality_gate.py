@@ -1,5 +1,6 @@
 """The gate of a recipe: what it lets through, what it refuses, and what is there afterwards."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -17,8 +18,9 @@ from pyc.compiler.recipe.types import AdapterRef
 from pyc.passes.build import build
 from pyc.passes.plan import plan
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.errors import ArtifactError, IngestError, QualityError, RecipeError
+from pyc.runtime.errors import ArtifactError, IngestError, QualityError, RecipeError, RunError
 from pyc.runtime.executors.cpu import features
+from pyc.runtime.executors.cuda.device import Gpu
 from pyc.runtime.measure.quality_report import QualityReport
 
 TEXT = "the quick brown fox jumps over the lazy dog, and then it does it again.\n" * 8
@@ -205,7 +207,7 @@ def test_targets_of_other_machines_alone(gated):
 
 
 def test_instruction_sets_that_this_cpu_has_not(gated, monkeypatch):
-    """Are found before the work, as other machines are; programs of other engines are not judged here."""
+    """Are found before the work, as other machines are."""
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(features, "cpu_features", frozenset)
     targets = [{"arch": "x86_64", "isa": ["x86-64-v3"]}]
@@ -214,6 +216,53 @@ def test_instruction_sets_that_this_cpu_has_not(gated, monkeypatch):
         with pytest.raises(RecipeError, match=says):
             run(gated(KEPT, targets=targets))
     plan(gated(KEPT, targets=[*targets, {"backend": "onnx"}]))
+
+
+CUDA = {"backend": "cuda", "arch": ["sm_90a"]}
+OTHER_MACHINE = {"arch": "x86_64" if platform.machine() == "aarch64" else "aarch64"}
+
+
+@pytest.mark.parametrize(
+    ("targets", "gpu", "lacks"),
+    [
+        ([CUDA], None, "no target is for its CPU, and cuda needs an NVIDIA GPU and its driver; add one for it, or "),
+        ([CUDA], (8, 0), "and cuda needs another GPU than one"),
+        ([CUDA], (9, 0), None),
+        ([{"backend": "cuda", "arch": ["compute_100"]}], (12, 0), None),
+        ([OTHER_MACHINE, CUDA], None, "and cuda needs an NVIDIA GPU"),
+        ([{"backend": "tensorrt"}], None, "and tensorrt needs TensorRT, and an NVIDIA GPU with its driver"),
+        ([{"backend": "onnx"}], None, None),
+        ([CUDA, {"backend": "onnx"}], None, None),
+        ([CUDA, {"arch": platform.machine()}], None, None),
+    ],
+)
+def test_engines_that_this_machine_has_not(targets, gpu, lacks, gated, monkeypatch):
+    """Are found before the work, too: programs for GPUs are built where there is none."""
+
+    def find_gpu(driver):
+        if gpu is None:
+            raise RunError("no GPU")
+        return Gpu(0, "one", 1 << 30, gpu)
+
+    def check_machine():
+        raise RunError("no GPU")
+
+    monkeypatch.setattr("pyc.runtime.executors.cuda.driver.open_driver", lambda: None)
+    monkeypatch.setattr("pyc.runtime.executors.cuda.device.find_gpu", find_gpu)
+    monkeypatch.setattr("pyc.runtime.executors.tensorrt.toolkit.check_machine", check_machine)
+    if lacks is None:
+        plan(gated(KEPT, targets=targets))
+        return
+    for run in (plan, build):
+        with pytest.raises(RecipeError, match=f"^quality: the gate runs the artifact where it is built, .*{lacks}"):
+            run(gated(KEPT, targets=targets))
+
+
+def test_onnxruntime_may_lack(gated, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxruntime" else real(name))
+    with pytest.raises(RecipeError, match="and onnx needs the package onnxruntime"):
+        plan(gated(KEPT, targets=[{"backend": "onnx"}]))
 
 
 def test_neither_text_nor_somebody_elses_file_is_replaced(gated, tmp_path):
