@@ -22,15 +22,16 @@ def host_target(targets: Iterable[Target], purpose: str, otherwise: str, beside:
     machine = platform.machine()
     mine = [target for target in targets if target.backend == "cpu" and target.arch == machine]
     if not mine:
-        raise RecipeError(f"{purpose}, on {machine}, and no target is for its CPU{beside}; add one for it, or {otherwise}")
+        none = f"no target is for its CPU{beside}"
+        raise RecipeError(f"{purpose}, on {machine}, and {none}; add one for it, or {otherwise}")
     lacks = lacks_here(name for target in mine for name in target.isa)
     chosen = next((name for name, lacking in lacks.items() if not lacking), None)
     if chosen is not None:
         return replace(mine[0], isa=(chosen,))
     needs = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
     raise RecipeError(
-        f"{purpose}, and this CPU ({cpu_model()}, {machine}) runs no target's isa: {needs}{beside}; add {ISAS[machine][0]}, "
-        f"which every {machine} runs, to targets.isa, or {otherwise}"
+        f"{purpose}, and this CPU ({cpu_model()}, {machine}) runs no target's isa: {needs}{beside}; add "
+        f"{ISAS[machine][0]}, which every {machine} runs, to targets.isa, or {otherwise}"
     )
 
 

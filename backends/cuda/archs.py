@@ -15,7 +15,7 @@ import difflib
 from dataclasses import dataclass
 
 from pyc.runtime.errors import LowerError
-from pyc.runtime.executors.cuda.choice import device_features
+from pyc.runtime.executors.cuda.choice import Span, device_features
 
 MOST_REGISTERS = 255
 """Registers that a thread can have."""
@@ -48,7 +48,8 @@ class Arch:
     @property
     def features(self) -> tuple[str, ...]:
         """What a program for it needs of a device, as `runtime.executors.cuda.choice` reads it."""
-        return device_features(*self.compute_capability, "ptx" if self.is_ptx else "only" if self.is_exact else "family")
+        span: Span = "ptx" if self.is_ptx else "only" if self.is_exact else "family"
+        return device_features(*self.compute_capability, span)
 
 
 def _kib(size: int) -> int:
