@@ -38,7 +38,7 @@ class Arrival:
         blobs: Iterable[str],
         progress: Progress = lambda done_bytes, total_bytes: None,
     ) -> None:
-        """Take memory for what is named, all of which the header has, and begin. Raises ArtifactError without it."""
+        """Take memory for what is named, all of which the header has, and begin. Raises RunError without it."""
         from pyc.runtime.host.aligned import aligned_buffers
 
         named = set(tensors)

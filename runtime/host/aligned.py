@@ -8,12 +8,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import RunError
+from pyc.runtime.host.machine import most_memory_bytes
 from pyc.runtime.host.rounding import round_up
 
 AnyArray = NDArray[np.generic]
 
 ALIGNMENT_BYTES = 64
+
+_MAPPED = (
+    "run it from a file (pyc pull), built with artifact.codec none and loaded without --no-mmap: weights are mapped "
+    "then, in memory that the kernel may have back"
+)
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
@@ -34,16 +40,20 @@ def aligned_zeros(shape: Sequence[int], dtype: type[ScalarT]) -> NDArray[ScalarT
 
 
 def aligned_buffers(sizes_bytes: Sequence[int]) -> list[NDArray[np.uint8]]:
-    """Uninitialised buffers of these sizes, one behind the other, each on a 64-byte boundary. Raises ArtifactError.
+    """Uninitialised buffers of these sizes for weights, one behind the other, each on a 64-byte boundary.
 
-    They are one allocation, as numpy asks the system for huge pages where that is large.
+    They are one allocation, as numpy asks the system for huge pages where that is large. Raises RunError where they do
+    not fit into memory: the kernel would end the process without a word.
     """
     ends = list(accumulate(round_up(size, ALIGNMENT_BYTES) for size in sizes_bytes))
     total = ends[-1] if ends else 0
+    most, taken = most_memory_bytes(), f"weights take {total / 1e9:.1f} GB of memory"
+    if total > most:
+        raise RunError(f"{taken}, and this process may have {most / 1e9:.1f}; {_MAPPED}")
     try:
         whole = np.empty(total + ALIGNMENT_BYTES, dtype=np.uint8)
     except MemoryError as error:
-        raise ArtifactError(f"cannot allocate {total} bytes") from error
+        raise RunError(f"{taken}, which the system does not grant; {_MAPPED}") from error
     first = -whole.ctypes.data % ALIGNMENT_BYTES
     starts = [first, *(first + end for end in ends[:-1])]
     return [whole[start : start + size] for start, size in zip(starts, sizes_bytes, strict=False)]

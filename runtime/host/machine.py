@@ -6,6 +6,8 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyc.runtime.host.control_groups import memory_limit_bytes, read_text
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -31,9 +33,21 @@ def describe_machine() -> Machine:
     )
 
 
-def memory_bytes() -> int:
-    """The machine's physical memory."""
+def memory_bytes(root: Path = Path("/")) -> int:
+    """The memory that this process can have: the machine's, or what its control groups allow. `root` is where /proc and
+    /sys are."""
+    return int(min(physical_memory_bytes(), memory_limit_bytes(root)))
+
+
+def physical_memory_bytes() -> int:
+    """The machine's memory, whatever this process may have of it."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def most_memory_bytes(root: Path = Path("/")) -> float:
+    """The memory that this process can have and write to; infinite where there is swap, whose use nobody knows."""
+    swaps = read_text(root / "proc/swaps").split("\n")[1:]
+    return float("inf") if swaps else memory_bytes(root)
 
 
 def peak_rss_bytes() -> int:

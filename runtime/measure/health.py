@@ -18,8 +18,9 @@ from pyc.runtime.artifact.trust.policy import DEFAULT, machine_policy
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.cpu.features import cpu_model
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
+from pyc.runtime.host.control_groups import memory_limit_bytes
 from pyc.runtime.host.home import NO_HOME, find_home_directory, nearest_existing
-from pyc.runtime.host.machine import describe_machine
+from pyc.runtime.host.machine import describe_machine, memory_bytes, physical_memory_bytes
 
 Verdict = Literal["ok", "warn", "fail"]
 LEAST_FREE_BYTES = 1 << 30
@@ -44,7 +45,8 @@ def check_machine(root: Path = Path("/")) -> Iterator[Finding]:
     cpus, threads = usable_cpus(), default_threads(root)
     reason = "" if threads == cpus else "; one a core, and within the control group's quota"
     yield Finding("threads", "ok", f"{threads} of {cpus} CPUs{reason}")
-    yield Finding("memory", "ok", f"{machine.memory_bytes / 1e9:.3g} GB")
+    limited = "; what the control group allows" if memory_limit_bytes(root) < physical_memory_bytes() else ""
+    yield Finding("memory", "ok", f"{memory_bytes(root) / 1e9:.3g} GB{limited}")
     try:
         text = (root / HUGE_PAGES.relative_to("/")).read_text()
     except OSError:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pyc.runtime.errors import ArtifactError, FetchError, RunError
 from pyc.runtime.host.limits import limit_remedy
+from pyc.runtime.host.machine import most_memory_bytes
 from pyc.runtime.host.memory_file import memory_file
 from pyc.runtime.host.turns import Turns
 from pyc.runtime.sources.local import HeldFile
@@ -27,7 +28,7 @@ class SequentialSource:
     """What `read` gives, kept in memory. Size unknown until `expect` says it, unless `size_bytes` does."""
 
     def __init__(self, name: str, read: Read, size_bytes: int | None, end: Callable[[], None] = lambda: None) -> None:
-        """`end` is called once nothing more is read. Raises ArtifactError without memory."""
+        """`end` is called once nothing more is read. Raises ArtifactError and RunError without memory."""
         self._name, self._read, self._end = name, read, end
         self._size = size_bytes
         self._come = 0
@@ -41,7 +42,11 @@ class SequentialSource:
             raise ArtifactError(f"{name}: {error.strerror}") from error
         self._view: memoryview | None = None
         if size_bytes is not None:
-            self.expect(size_bytes)
+            try:
+                self.expect(size_bytes)
+            except (ArtifactError, RunError):
+                os.close(self._memory)
+                raise
 
     @property
     def size_bytes(self) -> int | None:
@@ -49,8 +54,15 @@ class SequentialSource:
         return self._size
 
     def expect(self, size_bytes: int) -> None:
-        """Say how large it is, as its header has it."""
+        """Say how large it is, as its header has it. Raises RunError where memory has no room for that, as the kernel
+        would end the process without a word, and ArtifactError where the system does not grant it."""
         self._size = size_bytes
+        most = most_memory_bytes()
+        if size_bytes > most:
+            raise RunError(
+                f"{self}: {size_bytes / 1e9:.1f} GB, which are kept in memory, and this process may have "
+                f"{most / 1e9:.1f}; put them into a file, or have a server with ranges (pyc pull)"
+            )
         try:
             os.ftruncate(self._memory, size_bytes)  # what has not come takes no memory
         except OSError as error:

@@ -25,7 +25,7 @@ def head_bytes(cache: KvCache) -> int:
 
 
 def check_memory(cache: KvCache, blocks: int, sequences: int, memory_bytes: int) -> None:
-    """Raise RunError, saying what is needed, when a machine with `memory_bytes` cannot have the cache.
+    """Raise RunError, saying what is needed, when a process that may have `memory_bytes` cannot have the cache.
 
     One of the `sequences` that share `blocks` has to fit in memory. All of them together take addresses first, and
     memory where they are written.
@@ -36,6 +36,6 @@ def check_memory(cache: KvCache, blocks: int, sequences: int, memory_bytes: int)
         tokens = blocks // max(sequences, 1) * cache.block_tokens
         raise RunError(
             f"context: the cache of a sequence of {tokens} tokens takes {one / 1e9:.1f} GB, of all {sequences} "
-            f"sequences {total / 1e9:.1f} GB, and this machine has {memory_bytes / 1e9:.1f} GB of memory; "
+            f"sequences {total / 1e9:.1f} GB, and this process may have {memory_bytes / 1e9:.1f} GB of memory; "
             "load with a smaller context (pyc run --context), or build with one"
         )

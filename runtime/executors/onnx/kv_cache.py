@@ -38,8 +38,8 @@ def make_caches(
     one = 4 * program.layers * 2 * program.kv_heads * positions * program.head_features
     if one > memory_bytes:
         raise RunError(
-            f"context: the cache of a sequence of {positions} tokens takes {one / 1e9:.1f} GB, and this machine has "
-            f"{memory_bytes / 1e9:.1f} GB of memory; load with a smaller context (pyc run --context)"
+            f"context: the cache of a sequence of {positions} tokens takes {one / 1e9:.1f} GB, and this process may "
+            f"have {memory_bytes / 1e9:.1f} GB of memory; load with a smaller context (pyc run --context)"
         )
     names = [f"past.{layer}.{kind}" for layer in range(program.layers) for kind in ("key", "value")]
     try:

@@ -10,7 +10,8 @@ import pytest
 from remote_artifacts import write_artifact
 
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.sources import sequential
 from pyc.runtime.sources.places import Remote
 from pyc.runtime.sources.sequential import SequentialSource, standard_input
 
@@ -32,6 +33,12 @@ def test_any_order() -> None:
     assert bytes(view) == data[100:300], "stays after closing"
     with pytest.raises(ArtifactError, match="already closed"):
         source.read_into(0, memoryview(bytearray(1)))
+
+
+def test_what_memory_has_no_room_for_is_named_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequential, "most_memory_bytes", lambda: 1e9)
+    with pytest.raises(RunError, match=r"^pipe: 2\.5 GB, which are kept in memory, and this process may have 1\.0;"):
+        source_of(b"x", 2_500_000_000)
 
 
 @pytest.mark.parametrize(("given", "says"), [(999, "ends at 999, expected 1000"), (1001, "has bytes after its end")])

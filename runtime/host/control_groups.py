@@ -1,0 +1,63 @@
+"""The control groups that this process is in, of version 2 and 1, and what they let it have.
+
+A container of 4 CPUs and 8 GB on a machine of 64 and 512 sees all of these: what it may use is in files of its groups.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_NO_LIMIT = float("inf")
+
+
+def cpu_quota(root: Path = Path("/")) -> float:
+    """The CPUs that the process may use at a time: of cpu.max, or cpu.cfs_*; infinite where nothing says it. `root` is
+    where /proc and /sys are."""
+    return min(map(_quota_of, _groups("cpu", root)), default=_NO_LIMIT)
+
+
+def memory_limit_bytes(root: Path = Path("/")) -> float:
+    """The memory that the process may have: of memory.max, or memory.limit_in_bytes; infinite where nothing says it."""
+    return min(map(_memory_of, _groups("memory", root)), default=_NO_LIMIT)
+
+
+def _groups(controller: str, root: Path) -> Iterator[Path]:
+    """Yield the folders of the groups that limit a process by `controller`, its own and those above."""
+    for line in read_text(root / "proc/self/cgroup").split("\n"):  # a name may hold what splitlines takes for line ends
+        _, controllers, name = (*line.split(":", 2), "", "")[:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / (controller if controllers else "")
+        inside = Path(name.lstrip("/"))
+        # A container may see itself at the top, or under its name on the host, which is not there.
+        for group in (inside, *inside.parents):
+            yield top / group
+
+
+def _quota_of(group: Path) -> float:
+    quota, _, period = read_text(group / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")
+    try:
+        used, of = int(quota), int(period)
+    except ValueError:  # "max", or no such file
+        return _NO_LIMIT
+    return used / of if used > 0 and of > 0 else _NO_LIMIT
+
+
+def _memory_of(group: Path) -> float:
+    try:
+        limit = int(read_text(group / "memory.max") or read_text(group / "memory.limit_in_bytes"))
+    except ValueError:
+        return _NO_LIMIT
+    return limit if limit > 0 else _NO_LIMIT
+
+
+def read_text(path: Path) -> str:
+    """What a file of /proc or /sys says, without space around it; nothing where it cannot be read."""
+    try:
+        return os.fsdecode(path.read_bytes()).strip()  # the names of groups are those of folders
+    except OSError:
+        return ""

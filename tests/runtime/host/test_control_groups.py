@@ -1,0 +1,64 @@
+"""control_groups.py and machine.py: what a container may have of memory; /proc and /sys are folders made here."""
+
+import pytest
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.host import aligned
+from pyc.runtime.host.control_groups import cpu_quota, memory_limit_bytes
+from pyc.runtime.host.machine import memory_bytes, most_memory_bytes, physical_memory_bytes
+
+GB = 1 << 30
+
+
+def tree(root, files):
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"{text}\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": GB}, GB),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "max"}, None),
+        (
+            {
+                "proc/self/cgroup": "0::/pods/one",
+                "sys/fs/cgroup/pods/memory.max": 2 * GB,
+                "sys/fs/cgroup/pods/one/memory.max": GB,
+            },
+            GB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": GB,
+            },
+            GB,
+        ),
+        ({"proc/self/cgroup": "4:memory:/", "sys/fs/cgroup/memory/memory.limit_in_bytes": (1 << 63) - 4096}, None),
+        ({"proc/self/cgroup": "0::/a\u2028b\x1cc", "sys/fs/cgroup/a\u2028b\x1cc/memory.max": GB}, GB),
+        ({"proc/self/cgroup": "0::/\nnonsense", "sys/fs/cgroup/memory.max": "0"}, None),
+        ({}, None),
+    ],
+    ids=["v2", "no-limit", "both", "v1", "v1-none", "odd-name", "nonsense", "none"],
+)
+def test_memory_is_what_the_control_group_allows(files, limit, tmp_path):
+    root = tree(tmp_path, files)
+    expected = physical_memory_bytes() if limit is None else limit
+    assert memory_bytes(root) == expected == most_memory_bytes(root)
+    assert cpu_quota(root) == float("inf")
+    if limit is not None:
+        assert memory_limit_bytes(root) == limit
+        tree(root, {"proc/swaps": "Filename Type Size Used Priority\n/swap file 1 0 -2"})
+        assert most_memory_bytes(root) == float("inf")  # weights may go there
+        assert memory_bytes(root) == limit
+
+
+def test_weights_that_do_not_fit_are_named_before_they_are_read(monkeypatch):
+    """A process that writes to more memory than its group has is killed without a word."""
+    monkeypatch.setattr(aligned, "most_memory_bytes", lambda: 1000.0)
+    with pytest.raises(RunError, match=r"^weights take 0.0 GB of memory, and this process may have 0.0; run it from a"):
+        aligned.aligned_buffers([900, 200])
+    assert len(aligned.aligned_buffers([900])) == 1
