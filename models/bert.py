@@ -30,9 +30,12 @@ from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
 
 CLASSES = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
+PREFIX = "bert."
+"""In front of a module's name in the classes that have a head."""
+LAYERS = "encoder.layer."
 NAME_RULES = NameRules(
     harmless=re.compile(r"(embeddings\.)?(position_ids|token_type_ids)|pooler\.dense\.(weight|bias)|cls\..*"),
-    strip="bert.",
+    strip=PREFIX,
     suffixes=((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")),
 )
 
@@ -77,7 +80,7 @@ def weight_shapes(config: EncoderConfig) -> dict[str, Shape]:
         "output.dense": (hidden, inner),
     }
     for index in range(config.layers):
-        prefix = f"encoder.layer.{index}."
+        prefix = f"{LAYERS}{index}."
         for name, shape in products.items():
             shapes[f"{prefix}{name}.weight"] = shape
             shapes[f"{prefix}{name}.bias"] = shape[:1]
@@ -104,7 +107,7 @@ def build_encoder(config: EncoderConfig, shapes: Mapping[str, Shape], pooling: P
     x = _norm(build, config, build.emit("add", x, position), "embeddings.LayerNorm")
     head_dim = config.hidden_size // config.heads
     for index in range(config.layers):
-        prefix = f"encoder.layer.{index}."
+        prefix = f"{LAYERS}{index}."
         q, k, v = (_linear(build, x, f"{prefix}attention.self.{name}") for name in ("query", "key", "value"))
         attended = build.emit(
             "span_attention", q, k, v, start, end, heads=config.heads, head_dim=head_dim, scale=head_dim**-0.5

@@ -9,19 +9,26 @@
 
 Embeddings and vectors are numbers: compressed-tensors quantizes what torch calls Linear. Scales are f32, as in the
 artifact; what loads them may round them to the model's dtype.
+
+An encoder's classes have matrices that no vector needs and that the export leaves out, as the pooler, under names with
+or without "bert." in front: `ignore` has a pattern of them. transformers multiplies its matrices as numbers
+(`dequantize`): else they become numbers by a hook of the model's first call, which sentence-transformers goes around.
 """  # noqa: E501
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.models.bert import LAYERS, PREFIX
 from pyc.models.decoder import EMBEDDING, OUTPUT
+from pyc.passes.build import BuildEvent, log_note
 from pyc.passes.export.checkpoint import SAFETENSORS, dense_entry, write_documents
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.parts import CheckpointParts, Part, checkpoint_parts
@@ -32,6 +39,11 @@ from pyc.runtime.host.rounding import ceil_div
 
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _BLOCK = 128
+_OUTSIDE_LAYERS = f"re:(?!({re.escape(PREFIX)})?{re.escape(LAYERS)})"
+_TRANSFORMERS_ONLY = (
+    "its matrices are quantized in more than one way, so sentence-transformers cannot run the export; transformers "
+    "can. For sentence-transformers give all one scheme, or export it with --to hf"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +79,17 @@ class _Group:
         }
 
 
-def export_compressed(source: Exportable, folder: str | os.PathLike[str], *, dtype: str = "auto") -> Path:
+def export_compressed(
+    source: Exportable,
+    folder: str | os.PathLike[str],
+    *,
+    dtype: str = "auto",
+    progress: Callable[[BuildEvent], None] = log_note,
+) -> Path:
     """Write a folder that transformers loads with the package compressed-tensors, and return it.
 
-    `dtype` is of what is not quantized; "auto" is that of the checkpoint. Raises ArtifactError for an artifact whose
+    `dtype` is of what is not quantized; "auto" is that of the checkpoint. `progress` gets a note of an encoder that
+    sentence-transformers cannot run. Raises ArtifactError for an artifact whose
     matrices nothing has quantized, one that compressed-tensors cannot express, and as `export_checkpoint`.
     """
     found = checkpoint_parts(source)
@@ -93,11 +112,15 @@ def export_compressed(source: Exportable, folder: str | os.PathLike[str], *, dty
             f"{source.label}: none of its matrices is quantized; export it with --to hf, or build it with a "
             "scheme"
         )
-    if OUTPUT not in found.shapes:
+    is_encoder = source.artifact.header.model.kind == "encoder"
+    if not is_encoder and OUTPUT not in found.shapes:
         dense.append(OUTPUT.removesuffix(".weight"))
+    document = _encoder_document(groups, dense) if is_encoder else _document(groups, dense)
+    if is_encoder and not document["dequantize"]:
+        progress(BuildEvent("emit", 0, 0, f"{source.label}: {_TRANSFORMERS_ONLY}"))
     with new_folder(folder) as made:
         write_shards(made, entries)
-        write_documents(made, found, kind, quantization_config=_document(groups, dense))
+        write_documents(made, found, kind, quantization_config=document)
     return Path(os.path.normpath(folder))
 
 
@@ -125,7 +148,8 @@ class _Matrix:
         if self.is_float:
             return self._float_group()
         block = self._operation.integer("block")
-        is_row = bool(np.all(self._scale == self._scale[:, :1]))
+        # A row that is one group of a scheme with groups is like the longer rows beside it, which have several.
+        is_row = columns != block and bool(np.all(self._scale == self._scale[:, :1]))
         zeros = bool(self._operation.weights[2])
         rounds = self._bits == 8 and self._operation.text("activations") == "int8"
         if is_row and not zeros:
@@ -231,3 +255,19 @@ def _document(groups: dict[_Group, list[str]], dense: list[str]) -> dict[str, ob
         "ignore": dense,
         "kv_cache_scheme": None,
     }
+
+
+def _encoder_document(groups: dict[_Group, list[str]], dense: list[str]) -> dict[str, object]:
+    """Return that of an encoder, for every class that it may be loaded as.
+
+    transformers makes numbers of codes while it loads where all matrices are quantized alike; of several groups it
+    would take the first one for all.
+    """
+    named = {group: [_any_class(module) for module in modules] for group, modules in groups.items()}
+    ignored = [*map(_any_class, dense), _OUTSIDE_LAYERS]
+    return {**_document(named, ignored), "dequantize": len(groups) == 1}
+
+
+def _any_class(module: str) -> str:
+    """Return a pattern of a module of BertModel that holds in the classes that have one, too."""
+    return f"re:({re.escape(PREFIX)})?{re.escape(module)}$"

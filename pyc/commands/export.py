@@ -58,7 +58,7 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
                 if form == "onnx":
                     made = export_onnx(opened, folder, flavour=flavour)
                 elif form == "compressed-tensors":
-                    made = export_compressed(opened, folder, dtype=dtype)
+                    made = export_compressed(opened, folder, dtype=dtype, progress=report)
                 else:
                     made = export_checkpoint(opened, folder, dtype=dtype)
     size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())

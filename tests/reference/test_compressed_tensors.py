@@ -43,11 +43,12 @@ CASES = {
 def exported(tmp_path):
     """`exported(checkpoint, form, quantize)`: the folder that an export of a recipe makes, in f32 outside of codes."""
 
-    def make(checkpoint, form, quantize, target=None):
-        recipe = tmp_path / f"{form}.yaml"
-        recipe.write_text(json.dumps(recipe_for(checkpoint, quantize={"activations": "f32", **quantize})))
+    def make(checkpoint, form, quantize, target=None, **recipe):
+        path = tmp_path / f"{form}.yaml"
+        quantize = {"activations": "f32", **quantize}
+        path.write_text(json.dumps(recipe_for(checkpoint, quantize=quantize, **recipe)))
         write = export_checkpoint if form == "hf" else export_compressed
-        with exportable(recipe) as source:
+        with exportable(path) as source:
             return write(source, tmp_path / (target or form), dtype="f32")
 
     return make
@@ -146,3 +147,69 @@ def test_what_the_format_cannot_say(config, quantize, message, tiny_checkpoint, 
     with pytest.raises(ArtifactError, match=message):
         exported(tiny_checkpoint("qwen3", **{**WIDE, **config}), "compressed-tensors", quantize)
     assert not (tmp_path / "compressed-tensors").exists()
+
+
+BERT = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4}
+ENCODER_SCHEMES = (
+    *("int8", "int8-g32", "int4-g32", "int4-g128", "int4-g32-asym", "int3-g128", "int2-g32"),
+    *("lut4-g32", "lut5-g32", "mxfp4", "nvfp4", "ternary", "fp8", "fp8-tensor", "fp8-b128"),
+)
+MIXED_ENCODER = {
+    "scheme": "int8",
+    "overrides": [
+        {"match": "re:.*intermediate", "scheme": "int4-g32"},
+        {"match": "re:.*layer\\.0\\.output", "scheme": "none"},
+    ],
+}
+WHOLE_TEXTS = {"tokens": [64], "batch": [3]}
+TEXTS = ["the quick brown fox jumps over the lazy dog", "a", "the cat sat on the mat"]
+
+
+def rows(folder, name="AutoModel"):
+    """What transformers computes in front of the pooling, or of the token that is asked for."""
+    import torch
+    import transformers
+
+    model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    body = model if name == "AutoModel" else model.bert
+    model(torch.tensor([IDS]))  # the call of the model as a whole is what makes numbers of codes
+    with torch.no_grad():
+        return body(torch.tensor([IDS])).last_hidden_state[0].numpy()
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("scheme", ENCODER_SCHEMES)
+def test_an_encoder_loads_in_transformers_and_sentence_transformers(
+    scheme, activations, tiny_checkpoint, exported, built
+):
+    """The pooler is in no file, and is no matrix that transformers expects codes of."""
+    import sentence_transformers
+
+    path = tiny_checkpoint("bert", pooling="mean", normalize=True, **BERT)
+    quantize = {"scheme": scheme, "activations": activations}
+    folder = exported(path, "compressed-tensors", quantize, shapes=WHOLE_TEXTS)
+    np.testing.assert_array_equal(rows(folder), rows(exported(path, "hf", quantize, shapes=WHOLE_TEXTS)))
+    vectors = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    wanted = built(path, shapes=WHOLE_TEXTS, quantize=quantize | {"activations": "f32"}).embed(TEXTS)
+    assert np.abs(vectors - wanted).max() < 4e-6
+
+
+@pytest.mark.parametrize("name", ["AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification"])
+@pytest.mark.parametrize("quantize", [{"scheme": "int8"}, MIXED_ENCODER], ids=["one scheme", "several"])
+def test_an_encoder_loads_as_any_class(quantize, name, tiny_checkpoint, exported):
+    """Names have "bert." in front in those that have a head, and the head is in no file."""
+    path = tiny_checkpoint("bert", pooling="mean", **BERT)
+    folder = exported(path, "compressed-tensors", quantize, shapes=WHOLE_TEXTS)
+    np.testing.assert_array_equal(rows(folder, name), rows(exported(path, "hf", quantize, shapes=WHOLE_TEXTS)))
+
+
+def test_an_encoder_of_several_schemes_says_that_sentence_transformers_cannot_run_it(tiny_checkpoint, tmp_path):
+    recipe = tmp_path / "mixed.yaml"
+    path = tiny_checkpoint("bert", **BERT)
+    recipe.write_text(json.dumps(recipe_for(path, quantize=MIXED_ENCODER, shapes=WHOLE_TEXTS)))
+    notes = []
+    with exportable(recipe) as source:
+        folder = export_compressed(source, tmp_path / "out", progress=notes.append)
+    (event,) = notes
+    assert event.note.startswith(f"{recipe}: its matrices are quantized in more than one way, so sentence-transformers")
+    assert settings(folder)["dequantize"] is False
