@@ -26,10 +26,11 @@ from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.host.output_file import OutputFile
 from pyc.runtime.measure.evaluation import DEFAULT_CONTEXT, Baseline, Candidate, Passage, evaluate
 from pyc.runtime.measure.quality_report import ArtifactQuality, Limit, QualityReport, document_text
-from pyc.runtime.measure.scoring import encode_text, lines_of, text_windows
+from pyc.runtime.measure.scoring import encode_text, text_windows, texts_of
 from pyc.runtime.measure.vector_quality import LEAST_TEXTS
 from pyc.runtime.model import load
 from pyc.runtime.text.counted import counted
+from pyc.runtime.text.lines import plain_line_ends
 from pyc.runtime.text.tokenizer import Tokenizer
 
 MOST_BYTES = 64 << 20
@@ -170,7 +171,7 @@ def read_gate(recipe: Recipe, module: Module, files: SourceFiles, artifact: Outp
 def _check_length(text: str, wanted: Quality, module: Module, context: int) -> None:
     """Raise RecipeError for a text that the evaluation would find too short."""
     if module.info.kind == "encoder":
-        count = len(lines_of(text)[: wanted.tokens])
+        count = len(texts_of(text)[: wanted.tokens])
         if count < LEAST_TEXTS:
             raise RecipeError(
                 f"quality.text: {wanted.text}: it has {counted(count, 'line')} with text, expected at least "
@@ -208,7 +209,7 @@ def _text(recipe: Recipe, wanted: Quality, files: SourceFiles) -> str:
         raise RecipeError(
             f"{where}: not UTF-8 at byte {error.start}; write it again in UTF-8 (iconv -f ENCODING -t UTF-8)"
         ) from error
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    text = plain_line_ends(text.removeprefix("\ufeff"))
     if not text.strip():
         raise RecipeError(f"{where}: it is empty; give a text like what the model is for")
     return text

@@ -11,6 +11,7 @@ from typing import BinaryIO, TextIO
 import click
 
 from pyc.commands.screen import is_terminal, tell
+from pyc.runtime.text.lines import plain_line_ends, without_line_end
 
 MAX_TEXT_BYTES = 64 << 20
 MARK = "\ufeff"
@@ -18,8 +19,8 @@ MARK = "\ufeff"
 
 
 def read_text(path: Path | None, *, waits_for: str) -> str:
-    """The text of a file, without a byte order mark; of standard input for None or "-", and then a terminal is told
-    `waits_for` what.
+    """The text of a file, its lines ended by \\n alone and without a byte order mark; of standard input for None or
+    "-", and then a terminal is told `waits_for` what.
 
     Raises click.UsageError for what is not UTF-8 or too large, and for a closed standard input.
     """
@@ -31,7 +32,7 @@ def read_text(path: Path | None, *, waits_for: str) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{_name(path)}: not UTF-8 text at byte {error.start}") from error
-    return text.removeprefix(MARK).replace("\r\n", "\n").replace("\r", "\n")
+    return plain_line_ends(text.removeprefix(MARK))
 
 
 def read_lines(path: Path | None, *, waits_for: str) -> Iterator[str]:
@@ -47,7 +48,7 @@ def read_lines(path: Path | None, *, waits_for: str) -> Iterator[str]:
             if len(data) > MAX_TEXT_BYTES:
                 raise click.UsageError(f"{_name(path)}: line {number} has more than {MAX_TEXT_BYTES} bytes")
             try:
-                text = data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+                text = without_line_end(data.decode("utf-8"))
             except UnicodeDecodeError as error:
                 raise click.UsageError(
                     f"{_name(path)}: line {number} is not UTF-8 text at its byte {error.start}"

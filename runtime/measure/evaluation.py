@@ -32,11 +32,11 @@ from pyc.runtime.measure.scoring import (
     embed_texts,
     encode_text,
     kl_by_position,
-    lines_of,
     require_same_tokens,
     score_text,
     scored_positions,
     text_windows,
+    texts_of,
 )
 from pyc.runtime.measure.vector_quality import cosines_of, vector_quality
 from pyc.runtime.model import Model
@@ -221,7 +221,7 @@ def _evaluate_encoders(
         raise RunError(
             f"{candidates[0].name}: an encoder's vectors say nothing alone; compare them with --reference CHECKPOINT"
         )
-    texts = lines_of(passage.text)[: passage.limit]
+    texts = texts_of(passage.text)[: passage.limit]
     if not texts:
         raise RunError("the text: it is empty; give one with a text a line")
 

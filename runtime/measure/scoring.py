@@ -29,6 +29,7 @@ from pyc.runtime.measure.quality import (
 )
 from pyc.runtime.model import Model
 from pyc.runtime.text.counted import counted
+from pyc.runtime.text.lines import lines_of
 from pyc.runtime.text.tokenizer import Tokenizer
 
 ROWS_BYTES = 32 << 20
@@ -312,9 +313,9 @@ def embed_texts(
     return vectors, len(texts) / max(elapsed_s, 1e-9)
 
 
-def lines_of(text: str) -> list[str]:
-    """Return the lines of a text that have any, as the texts to embed."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
+def texts_of(text: str) -> list[str]:
+    """Return the lines of a text that are not blank, as the texts to embed."""
+    return [line for line in lines_of(text) if line.strip()]
 
 
 def names_of(paths: Iterable[str]) -> list[str]:

@@ -195,7 +195,7 @@ def test_an_encoder_has_its_own_limit_and_needs_some_texts(gated, tmp_path):
     recipe = {"kind": "bert", "shapes": {"tokens": [16, 64]}}
     with pytest.raises(RecipeError, match=r"quality\.max_kl: bert is an encoder, expected min_cosine"):
         plan(gated({"text": "held.txt", "max_kl": 1}, **recipe))
-    (tmp_path / "work" / "held.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "work" / "held.txt").write_text("one\u2028still one\n\ntwo\x0cstill two\rtoo\n", newline="")
     with pytest.raises(RecipeError, match=r"it has 2 lines with text, expected at least 3"):
         plan(gated({"text": "held.txt", "min_cosine": 0.5}, **recipe))
 

@@ -97,6 +97,14 @@ def test_the_reference_cuts_texts_where_the_artifact_does(cut, pyc, tiny_copy, k
     assert "recipe" not in caplog.text
 
 
+def test_the_texts_of_an_encoder_are_those_of_embed(pyc, encoder_artifact, tmp_path):
+    file = tmp_path / "texts"
+    file.write_bytes("the cat\u2028sat\r\nthe\rdog\nthe log\x0con the mat\nfour\x1cth\n".encode())
+    vectors = pyc("embed", encoder_artifact, "--file", file)[1].splitlines()
+    out = pyc("eval", encoder_artifact, "--text", file, "--reference", encoder_artifact)[1]
+    assert (len(vectors), out.partition(" texts of")[0]) == (4, "texts: 4")
+
+
 def test_an_encoder_beside_its_checkpoint(pyc, encoder_artifact, tiny_checkpoint, text, tmp_path):
     texts = tmp_path / "texts"
     texts.write_text("the cat\n\nthe dog\nthe dog sat on the log\nlog\n")

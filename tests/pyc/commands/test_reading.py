@@ -9,12 +9,13 @@ import pytest
 
 from pyc.commands import reading
 from pyc.commands.reading import read_lines, read_text
+from pyc.runtime.text.lines import lines_of
 
 
 def test_line_ends_are_newlines(tmp_path):
     file = tmp_path / "text"
     file.write_bytes("a\r\nb\rc\n\x0bé\u2028".encode())
-    assert read_text(file, waits_for="x") == "a\nb\nc\n\x0bé\u2028"
+    assert read_text(file, waits_for="x") == "a\nb\rc\n\x0bé\u2028"
 
 
 def test_a_byte_order_mark_is_left_out_where_a_text_begins(tmp_path):
@@ -43,6 +44,15 @@ def test_standard_input_is_utf8_whatever_the_locale(tmp_path, monkeypatch):
         with file.open(encoding="ascii") as stream:
             monkeypatch.setattr(sys, "stdin", stream)
             assert read_text(path, waits_for="x") == "é"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "a", "a\r\n\r\nb", "a\rb\r\r\n", "a\u2028b\x0bc\x0cd\x1ce\x85f\n\n"], ids=ascii
+)
+def test_lines_are_those_of_the_whole_text(text, tmp_path):
+    file = tmp_path / "text"
+    file.write_bytes(text.encode())
+    assert list(read_lines(file, waits_for="x")) == lines_of(text)
 
 
 def test_lines_come_one_by_one(tmp_path, monkeypatch):

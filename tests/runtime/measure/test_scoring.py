@@ -13,12 +13,12 @@ from pyc.runtime.measure.scoring import (
     embed_texts,
     encode_text,
     kl_by_position,
-    lines_of,
     names_of,
     require_same_tokens,
     score_text,
     scored_positions,
     text_windows,
+    texts_of,
 )
 from pyc.runtime.model import Model
 
@@ -238,8 +238,8 @@ def test_a_vector_that_is_not_finite(fake, tokenizers):
         embed_texts(model, ["the", "fox", "dog"])
 
 
-def test_lines_with_text():
-    assert lines_of("one\n\n  two \r\n\t\nthree") == ["one", "two", "three"]
+def test_texts_to_embed_are_the_lines_that_are_not_blank():
+    assert texts_of("one\n\n  two \r\n\t\n\u2028\nthree") == ["one", "  two ", "three"]
 
 
 def test_names_are_as_short_as_they_can_be():
