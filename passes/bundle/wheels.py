@@ -1,7 +1,7 @@
 """The wheels of the runtime, pinned to what this installation runs with, and their licences.
 
-pip makes and fetches them: pyc's own out of the checkout that is installed here, or of the index; the rest for the
-machine and Python that are asked for. With a folder of wheels given, nothing is fetched.
+pip makes and fetches them: pyc's own out of the checkout or of the wheel that is installed here, or of the index; the
+rest for the machine and Python that are asked for. With a folder of wheels given, nothing is fetched.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -30,6 +32,7 @@ DISTRIBUTION = "pyc-compiler"
 MACHINES = ("x86_64", "aarch64")
 MAX_LICENCE_BYTES = 1 << 20
 MOST_NAMED = 3
+_OWN = "pyc's own, which `pip wheel --no-deps -w DIR .` makes in a checkout"
 _GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34)))
 _exception = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): .")
 _requirement = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?[^;]*(?:;(.*))?")
@@ -110,22 +113,44 @@ def _needed(required: str, target: Target, extras: tuple[str, ...]) -> _Needed |
 
 
 def fetch_wheels(folder: Path, target: Target, versions: dict[str, str]) -> None:
-    """Put pyc's wheel and those of `versions` into the folder. Raises ArtifactError with what pip says."""
-    source = _checkout()
+    """Put pyc's wheel and those of `versions` into the folder. Raises ArtifactError with what pip says, and how to
+    gather them by hand."""
+    try:
+        _fetch_own(folder)
+        _pip(*_download(folder, target, versions))
+    except (ArtifactError, OSError) as error:
+        raise ArtifactError(
+            f"{error}; give them with --wheels DIR: {_OWN}, the others by `"
+            f"{_command(Path('DIR'), target, versions)}`; or leave them out with --no-wheels"
+        ) from error
+
+
+def _fetch_own(folder: Path) -> None:
+    source = _origin()
     if source is None:
         own = [f"{DISTRIBUTION}=={importlib.metadata.version(DISTRIBUTION)}"]
         _pip("download", "--no-deps", "--dest", str(folder), *own)
+    elif source.is_file():
+        shutil.copyfile(source, folder / source.name)
     else:
         # What setuptools leaves of an earlier build would be in the wheel; and a checkout is not ours to write to.
         settings = folder / "setuptools.cfg"
         settings.write_text(f"[build]\nbuild_base = {folder / 'build'}\n[egg_info]\negg_base = {folder}\n", "utf-8")
         _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source), DIST_EXTRA_CONFIG=str(settings))
-    wanted = [f"{name}=={version}" for name, version in versions.items()]
-    options = ["--only-binary", ":all:"]
+
+
+def _download(folder: Path, target: Target, versions: dict[str, str]) -> list[str]:
+    """Return the arguments with which pip puts wheels of `versions` for `target` into the folder."""
+    options = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
     if not target.is_here:
         options += [f"--platform={glibc}_{target.machine}" for glibc in _GLIBC]
         options += ["--python-version", target.python, "--implementation", "cp"]
-    _pip("download", "--no-deps", "--dest", str(folder), *options, *wanted)
+    return ["download", *options, *(f"{name}=={version}" for name, version in versions.items())]
+
+
+def _command(folder: Path, target: Target, versions: dict[str, str]) -> str:
+    """Return that for a person to type."""
+    return shlex.join(["pip", *_download(folder, target, versions)])
 
 
 def wheel_files(folder: Path, target: Target, versions: dict[str, str]) -> list[BundleFile]:
@@ -135,23 +160,41 @@ def wheel_files(folder: Path, target: Target, versions: dict[str, str]) -> list[
     """
     own = importlib.metadata.version(DISTRIBUTION)
     found: list[BundleFile] = []
-    others: list[str] = []
+    missing: dict[str, str] = {}
+    others: dict[str, str] = {}
     for name, version in {DISTRIBUTION: own, **versions}.items():
         start = f"{name.replace('-', '_')}-{version}-".lower()
         there = [p for p in sorted(folder.glob("*.whl")) if _normal(p.name).startswith(start) and p.is_file()]
         if not there:
-            raise ArtifactError(f"{folder}: has no wheel of {name} {version}; add it, or leave --wheels out")
+            missing[name] = version
+            continue
         fitting = [path for path in there if fits(path.name, target.machine, target.python)]
         found.extend(BundleFile(f"wheels/{path.name}", path) for path in fitting)
         if not fitting:
-            others.append(" or ".join(path.name for path in there))
+            others[name] = " or ".join(path.name for path in there)
+    if missing:
+        named = _first(f"{name} {version}" for name, version in missing.items())
+        raise ArtifactError(f"{folder}: has no wheel of {named}; add {_remedy(folder, target, versions, missing)}")
     if others:
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         raise ArtifactError(
-            f"{folder}: got {', '.join(others[:MOST_NAMED])}{more}, expected wheels for Python {target.python} and "
-            f"glibc on {target.machine}; add them, or leave --wheels out, which fetches them"
+            f"{folder}: got {_first(others.values())}, expected wheels for Python {target.python} and "
+            f"glibc on {target.machine}; add {_remedy(folder, target, versions, others)}"
         )
     return found
+
+
+def _first(names: Iterable[str]) -> str:
+    given = list(names)
+    more = f" and {len(given) - MOST_NAMED} more" if len(given) > MOST_NAMED else ""
+    return ", ".join(given[:MOST_NAMED]) + more
+
+
+def _remedy(folder: Path, target: Target, versions: dict[str, str], lacking: Iterable[str]) -> str:
+    """How those that are lacking get into the folder."""
+    names = set(lacking)
+    rest = {name: version for name, version in versions.items() if name in names}
+    own = [_OWN.replace("DIR", shlex.quote(str(folder)))] if DISTRIBUTION in names else []
+    return ", and ".join([*own, *([f"what `{_command(folder, target, rest)}` fetches"] if rest else [])])
 
 
 def _normal(file_name: str) -> str:
@@ -197,12 +240,24 @@ def _licences_of(name: str, wheel: Path, archive: zipfile.ZipFile) -> Iterator[B
             yield BundleFile(f"{folder}/{place}", archive.read(entry))
 
 
-def _checkout() -> Path | None:
-    """The folder that pyc is installed from; None when it came as a wheel."""
+def _origin() -> Path | None:
+    """The checkout or the wheel that pyc is installed from; None when it came from an index, or that is there no more.
+
+    A wheel counts when its bytes are those that pip has noted.
+    """
     text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-    url = urlsplit(json.loads(text)["url"]) if text else None
-    path = Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
-    return path if path is not None and (path / "pyproject.toml").is_file() else None
+    noted = json.loads(text) if text else {}
+    url = urlsplit(noted.get("url", ""))
+    if url.scheme != "file":
+        return None
+    path = Path(unquote(url.path))
+    if path.suffix == ".whl" and path.is_file():
+        wanted = noted.get("archive_info", {}).get("hashes", {}).get("sha256")
+        try:
+            return path if wanted == BundleFile(path.name, path).sha256() else None
+        except OSError:
+            return None
+    return path if (path / "pyproject.toml").is_file() else None
 
 
 def _pip(*arguments: str, **environment: str) -> None:
@@ -220,7 +275,7 @@ def _pip(*arguments: str, **environment: str) -> None:
         raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
     if done.returncode:
         reason = _cause(done.stderr) or f"exit code {done.returncode}"
-        raise ArtifactError(f"pip {arguments[0]}: {reason}; give the wheels with --wheels DIR, or leave them out")
+        raise ArtifactError(f"pip {arguments[0]}: {reason}")
 
 
 def _cause(stderr: str) -> str:

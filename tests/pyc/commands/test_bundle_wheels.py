@@ -1,16 +1,21 @@
 """Wheels in a bundle: those that fit the Python and machine asked for."""
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 from bundles import HERE, OTHER
 
 from pyc.passes.bundle.pip_settings import pip_environment
-from pyc.passes.bundle.wheels import Target, _pip, fetch_wheels
+from pyc.passes.bundle.wheels import DISTRIBUTION, Target, _pip, fetch_wheels, pins
 from pyc.runtime.errors import ArtifactError
 
 
@@ -28,7 +33,7 @@ def test_wheels_for_another_place_are_refused(pyc, make_local_artifact, wheels, 
         options = ("-o", out, "--wheels", folder, "--machine", machine, "--python", python)
         code, text, err = pyc("bundle", make_local_artifact(arch=machine), *options)
         assert (code, text, err.count("\n")) == (8, "", 1)
-        expected = f"got {here.name}, expected wheels for Python {python} and glibc on {machine}; add them"
+        expected = f"got {here.name}, expected wheels for Python {python} and glibc on {machine}; add what `pip downl"
         assert expected in err
         assert not out.exists()
     # With wheels for both there are those of the bundle's machine in it, and no others.
@@ -106,6 +111,69 @@ def test_two_licences_of_one_name_are_two_files(pyc, make_local_artifact, wheels
     assert pyc("bundle", make_local_artifact(), "-o", tmp_path / "made", "--wheels", folder)[0] == 0
     sums = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path / "made", check=False)
     assert sums.returncode == 0
+
+
+def commands_of(message):
+    return [shlex.split(part) for part in message.split("`")[1::2]]
+
+
+def test_the_command_that_is_named_makes_a_folder_complete(pyc, make_local_artifact, wheels, tmp_path, monkeypatch):
+    folder = tmp_path / "few wheels"
+    folder.mkdir()
+    own = next(wheels.glob("pyc_compiler-*"))
+    (folder / own.name).write_bytes(own.read_bytes())
+    options = ("-o", tmp_path / "made", "--wheels", folder)
+    code, _, err = pyc("bundle", make_local_artifact(), *options)
+    assert (code, err.count("\n")) == (8, 1)
+    assert f"{folder}: has no wheel of " in err and f" and {len(pins(Target.here())) - 3} more; add what `" in err
+    (command,) = commands_of(err)
+    assert command[:2] == ["pip", "download"]
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    assert pyc("bundle", make_local_artifact(), *options)[0] == 0
+    (folder / own.name).unlink()
+    err = pyc("bundle", make_local_artifact(), "-o", tmp_path / "again", "--wheels", folder)[2]
+    assert commands_of(err) == [["pip", "wheel", "--no-deps", "-w", str(folder), "."]]
+
+
+@pytest.fixture
+def installed_from(monkeypatch):
+    """What pip notes of where pyc is installed from, and no index."""
+
+    def note(path, digest):
+        noted = json.dumps({"url": path.as_uri(), "archive_info": {"hashes": {"sha256": digest}}})
+        own = SimpleNamespace(read_text=lambda name: noted, version=importlib.metadata.version(DISTRIBUTION))
+        monkeypatch.setattr("pyc.passes.bundle.wheels.importlib.metadata.distribution", lambda name: own)
+
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return note
+
+
+def test_pyc_of_a_wheel_takes_that_wheel(installed_from, wheels, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    own = tmp_path / "its place" / next(wheels.glob("pyc_compiler-*")).name
+    own.parent.mkdir()
+    own.write_bytes(b"a wheel that is on no index")
+    click = {"click": importlib.metadata.version("click")}
+    installed_from(own, hashlib.sha256(own.read_bytes()).hexdigest())
+    (tmp_path / "made").mkdir()
+    fetch_wheels(tmp_path / "made", Target.here(), click)
+    assert (tmp_path / "made" / own.name).read_bytes() == own.read_bytes()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_wheel_that_is_another_now_is_not_taken(is_there, installed_from, tmp_path):
+    """The error says how to gather them by hand, for the machine that was asked for."""
+    own = tmp_path / "pyc_compiler-0-py3-none-any.whl"
+    if is_there:
+        own.write_bytes(b"another")
+    installed_from(own, hashlib.sha256(b"that one").hexdigest())
+    with pytest.raises(ArtifactError, match=f"pip download: .*{DISTRIBUTION}.*; give them with --wheels DIR") as caught:
+        fetch_wheels(tmp_path, Target(OTHER, "3.13"), {"click": "1"})
+    making, fetching = commands_of(str(caught.value))
+    assert making == ["pip", "wheel", "--no-deps", "-w", "DIR", "."]
+    assert fetching[-1] == "click==1" and "3.13" in fetching and f"--platform=manylinux_2_28_{OTHER}" in fetching
 
 
 PIP_WITHOUT_SPACE = """\
