@@ -5,6 +5,7 @@ that arrive at once are joined). When typed, a line that ends in a backslash goe
 triple quotes are one message.
 """
 
+import codecs
 import importlib
 import os
 import select
@@ -93,7 +94,7 @@ class LineEditor:
                 line = input(prompt)
             line.encode("utf-8")
         except UnicodeError as error:
-            raise DroppedMessageError("that line is not text in the terminal's encoding; it is left out") from error
+            raise DroppedMessageError(_not_text()) from error
         return line.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
 
     def _remember(self, message: str) -> None:
@@ -136,3 +137,10 @@ def _readline() -> ModuleType | None:
         return importlib.import_module("readline")
     except ImportError:
         return None
+
+
+def _not_text() -> str:
+    """What is said of a line that is no text, and where the locale has no UTF-8, how to have it."""
+    encoding = codecs.lookup(sys.stdin.encoding or "utf-8").name
+    remedy = "" if encoding == "utf-8" else "; start pyc with LC_ALL=C.UTF-8 to write UTF-8"
+    return f"that line is not text in the terminal's encoding, {encoding}, and is left out{remedy}"

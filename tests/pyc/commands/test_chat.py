@@ -78,11 +78,19 @@ def test_an_error_of_one_turn_ends_nothing(chat):
     assert "pyc: chat template: I refuse" in terminal.ask("refuse")
     assert "abc\npyc: the kernels are out of order" in terminal.ask("fail")
     terminal.send(b"ab\xff\n")
-    assert "not text in the terminal's encoding" in terminal.expect("\n> ")
+    shown = terminal.expect("\n> ")
+    assert "that line is not text in the terminal's encoding, utf-8, and is left out" in shown and "LC_ALL" not in shown
     assert terminal.ask("seen") == "seen\n2 messages", "the system text and the question"
     terminal.send(b"\x04")
     assert terminal.wait() == 0
     assert terminal.is_left_as_found()
+
+
+def test_a_line_that_the_locale_cannot_read_says_which_locale_can(chat):
+    terminal = chat(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    shown = terminal.ask("schön")
+    assert "pyc: that line is not text in the terminal's encoding, ascii, and is left out; start pyc with LC_" in shown
+    assert "schön" in chat(LC_ALL="C.UTF-8").ask("schön")
 
 
 def test_ctrl_c_ends_an_answer_which_stays_and_twice_the_conversation(chat, tmp_path):
