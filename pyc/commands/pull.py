@@ -36,11 +36,12 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.policy import trust_of
     from pyc.runtime.host.output_file import OutputFile, output_path
-    from pyc.runtime.sources.places import Remote
+    from pyc.runtime.sources.places import Remote, require_fetchable
 
     require_one_answer(trust, allow_unsigned)
     if not isinstance(artifact, Remote):
-        raise click.UsageError(f"{artifact}: a file, expected a URL such as https://host/{_NAME}")
+        raise click.UsageError(f"{artifact}: a file, expected a URL such as https://host/{_NAME}; copy a file with cp")
+    require_fetchable(artifact, "- for standard input; copy a file with cp")
     target = OutputFile(output_path(_name_of(artifact) if output is None else output), (), MAGIC, force=force)
     target.check()
     policy = trust_of(trust) if trust is not None else None

@@ -99,11 +99,18 @@ def open_place(place: Place, mode: Mode) -> Source:
         from pyc.runtime.sources.registry import open_registry
 
         return open_registry(place.address)
-    if scheme not in SCHEMES:
-        raise FetchError(f"{place}: nothing is fetched by {scheme}, expected one of {', '.join(SCHEMES)}, or a path")
+    require_fetchable(place, "a path")
     from pyc.runtime.sources.http import open_http
 
     return open_http(place.address)
+
+
+def require_fetchable(place: Remote, otherwise: str) -> None:
+    """Raise FetchError for a URL of a scheme that nothing is fetched by; `otherwise` is what else a user may give."""
+    scheme = scheme_of(place.address)
+    if scheme and scheme not in SCHEMES:
+        expected = ", ".join(SCHEMES)
+        raise FetchError(f"{place}: nothing is fetched by {scheme}, expected one of {expected}, or {otherwise}")
 
 
 def open_beside(place: Remote, suffix: str) -> Source | None:

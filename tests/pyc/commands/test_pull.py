@@ -263,7 +263,10 @@ def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["pull", "m.pyca"], 2, "a file, expected a URL"),
+        (["pull", "m.pyca"], 2, "a file, expected a URL such as https://host/model.pyca; copy a file with cp"),
+        (["pull", "file:///m.pyca"], 14, "nothing is fetched by file, expected one of http"),
+        (["pull", "file:///m.pyca"], 14, "or - for standard input; copy a file with cp"),
+        (["verify", "file:///m.pyca"], 14, ", or a path"),
         (["pull", "{url}/"], 10, "no such file"),
         (["pull", "{url}/none.pyca"], 10, "no such file (404)"),
         (["pull", "ftp://host/m.pyca"], 14, "nothing is fetched by ftp"),
