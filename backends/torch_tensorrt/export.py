@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import torch
@@ -10,12 +12,14 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from pyc.backends.torch_tensorrt.interface import INTERFACE, Interface, decode_interface, encode_interface
+from pyc.compiler.files.work_folder import work_folder
 from pyc.runtime.errors import LowerError
 
 DTYPES = {"i64": torch.int64, "f32": torch.float32}
 """By the names of interfaces."""
 _EXAMPLES = {"batch": 2, "tokens": 3, "past": 5}
 """Sizes to trace with, within their ranges: what is 0 or 1, or equal to another, could be taken for a constant."""
+_INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _PATHS = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node")
 """What torch notes of where an operation comes from: files of this machine among it."""
 
@@ -26,12 +30,29 @@ def export_program(module: nn.Module, interface: Interface) -> ExportedProgram:
     Python runs once and is recorded (`strict=False`): nothing in the module's code depends on a value of a tensor.
     """
     given = examples(interface)
-    with torch.no_grad():
+    with _own_inductor_cache(), torch.no_grad():
         program = torch.export.export(module, given, dynamic_shapes=dynamic_shapes(interface), strict=False)
     for node in program.graph.nodes:
         for key in _PATHS:
             node.meta.pop(key, None)
     return program
+
+
+@contextmanager
+def _own_inductor_cache() -> Iterator[None]:
+    """Have what torch asks while it traces, and makes the cache's folder of its compiler for, leave none in $TMPDIR.
+
+    A folder that the user names, or that this process has already, is left alone.
+    """
+    if _INDUCTOR_CACHE in os.environ:
+        yield
+        return
+    with work_folder("export") as folder:
+        os.environ[_INDUCTOR_CACHE] = str(folder)
+        try:
+            yield
+        finally:
+            os.environ.pop(_INDUCTOR_CACHE, None)
 
 
 def dynamic_shapes(interface: Interface) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """passes/export/torch.py: a recipe or a checkpoint to a folder with a program and the tokenizer's files."""
 
+import os
 import subprocess
 import sys
 
@@ -92,6 +93,28 @@ except MissingExtraError as error:
 
 def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+EXPORT = """
+import os, sys
+from pyc.passes.export.torch import export_torch
+export_torch(sys.argv[1], sys.argv[2], overrides=("shapes.tokens=[1, 8]", "shapes.batch=[1, 2]"))
+print(os.environ.get("TORCHINDUCTOR_CACHE_DIR"), os.listdir(os.environ["TMPDIR"]))
+"""
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_nothing_stays_in_the_folder_for_temporary_files(is_named, tiny_checkpoint, folder, tmp_path):
+    """torch makes the cache's folder of a compiler that is not used; one that the user names is his."""
+    (tmp_path / "temporary").mkdir()
+    variables = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    variables["TMPDIR"] = str(tmp_path / "temporary")
+    named = str(tmp_path / "named") if is_named else None
+    if named:
+        variables["TORCHINDUCTOR_CACHE_DIR"] = named
+    command = [sys.executable, "-c", EXPORT, tiny_checkpoint("llama", num_hidden_layers=1), folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    assert done.stdout == f"{named} []\n"
 
 
 def test_without_torch_the_message_says_what_to_install():
