@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.json_lines import JsonLine, is_json_lines, read_texts
 from pyc.commands.opening import (
     ArtifactPlace,
     backend_option,
@@ -42,7 +43,7 @@ _NPY_MAGIC = b"\x93NUMPY"
     "--file",
     "file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="A file with one text a line; - is standard input.",
+    help="A file with one text a line (JSON in *.jsonl); - is standard input.",
 )
 @click.option(
     "--npy",
@@ -73,8 +74,9 @@ def command(
 ) -> None:
     """Turn TEXTS, or the lines of a file or of standard input, into vectors with ARTIFACT.
 
-    Each line is a text, empty ones too, so that vector i is line i + 1. Prints one JSON line a text: {"index",
-    "embedding"}; with --json one document: {"embeddings", "texts_cut"}. A text that is too long is cut.
+    Each line is a text, empty ones too, so that vector i is line i + 1; in a file *.jsonl it is a JSON string or
+    {"text": "..."}, where an "id" may stand too. Prints one JSON line a text: {"index", "embedding"}, and its "id";
+    with --json one document: {"embeddings", "texts_cut"}. A text that is too long is cut.
     """
     if texts and file is not None:
         raise click.UsageError("give texts, or --file, and not both")
@@ -93,8 +95,7 @@ def command(
 
         loaded = load(opened, threads=threads, isa=isa, trust=trust, backend=backend, providers=providers)
     with loaded as model:
-        given = iter(texts) if texts else read_lines(file, waits_for="one text a line")
-        vectors = _Vectors(model, given, has_lines=not texts)
+        vectors = _Vectors(model, _given(texts, file), has_lines=not texts)
         if npy is not None:
             _write_npy(target, vectors)
         elif as_json:
@@ -102,8 +103,10 @@ def command(
             print(json.dumps({"embeddings": rows, "texts_cut": vectors.cut}))
         else:
             for batch in vectors:
-                for index, vector in enumerate(batch, vectors.count - len(batch)):
-                    print(json.dumps({"index": index, "embedding": _numbers(vector)}))
+                first = vectors.count - len(batch)
+                for index, (vector, name) in enumerate(zip(batch, vectors.ids, strict=True), first):
+                    own = {} if name is None else {"id": name}
+                    print(json.dumps({"index": index, **own, "embedding": _numbers(vector)}))
                 sys.stdout.flush()
         limit = model.embed_max_tokens
     if not vectors.count:
@@ -115,17 +118,25 @@ def command(
         )
 
 
+def _given(texts: tuple[str, ...], file: Path | None) -> Iterator[JsonLine]:
+    """The texts, each as the `value`, with their "id"."""
+    if file is not None and is_json_lines(file):
+        return read_texts(file)
+    return map(JsonLine, texts or read_lines(file, waits_for="one text a line"))
+
+
 class _Vectors:
     """The vectors of texts, float32 [some, hidden] at a time, so that texts may be as many as there are.
 
     `has_lines`: each is a line of a file or of standard input. `count` and `cut` count the texts so far, and those of
-    them that were cut.
+    them that were cut; `ids` are those of the last ones.
     """
 
-    def __init__(self, model: "Model", texts: Iterator[str], *, has_lines: bool) -> None:
+    def __init__(self, model: "Model", texts: Iterator[JsonLine], *, has_lines: bool) -> None:
         self.hidden_size = model.info.hidden_size
         self.count = 0
         self.cut = 0
+        self.ids: list[str | int | None] = []
         self._model = model
         self._texts = texts
         self._has_lines = has_lines
@@ -133,7 +144,9 @@ class _Vectors:
     def __iter__(self) -> Iterator["FloatArray"]:
         from pyc.runtime.errors import RunError
 
-        while batch := list(islice(self._texts, _BATCH_TEXTS)):
+        while given := list(islice(self._texts, _BATCH_TEXTS)):
+            batch = [str(each.value) for each in given]
+            self.ids = [each.id for each in given]
             try:
                 vectors = self._model.embed(batch)
                 self.cut += self._model.count_cut(batch)

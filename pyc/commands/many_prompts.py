@@ -1,6 +1,5 @@
 """`pyc run --prompts FILE`: many prompts of a file, which the model works on several at a time."""
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from pyc.commands.json_lines import is_json_lines, parse_line
 from pyc.commands.reading import read_lines
 from pyc.commands.screen import Screen, tell
 from pyc.commands.streaming import print_json_line
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.counted import counted
-from pyc.runtime.text.json_objects import unique_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +45,7 @@ def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
 
     With `chat`, a text is what a user says. Raises click.UsageError, naming the line.
     """
-    is_json = path.suffix == ".jsonl"
+    is_json = is_json_lines(path)
     entries: list[Entry] = []
     for number, line in enumerate(read_lines(path, waits_for="a prompt a line"), 1):
         if not line.strip():
@@ -64,18 +63,11 @@ def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
 
 
 def _parsed(line: str, where: str) -> Entry:
-    try:
-        document: object = json.loads(line, object_pairs_hook=unique_names)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"{where}: not JSON ({error}); {EXPECTED}") from error
-    if isinstance(document, str) and document:
-        return Entry(document, document, where)
-    if not isinstance(document, dict):
-        raise click.UsageError(f"{where}: {EXPECTED}")
-    name = document.pop("id", None)
+    found = parse_line(line, where, EXPECTED)
+    document, name = found.value, found.id
+    if isinstance(document, str):
+        document = {"prompt": document}
     (key, value), *others = [*document.items()] or [("", None)]
-    if name is not None and not (isinstance(name, str | int) and not isinstance(name, bool)):
-        raise click.UsageError(f'{where}: "id" is neither text nor an integer')
     if not others and key == "prompt" and isinstance(value, str) and value:
         return Entry(value, value, where, name)
     if not others and key == "messages" and isinstance(value, list) and value and isinstance(value[-1], dict):

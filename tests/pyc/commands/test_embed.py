@@ -53,6 +53,39 @@ def test_lines_of_standard_input(pyc, encoder_artifact, tmp_path, monkeypatch):
     assert len(json_lines(pyc("embed", encoder_artifact, "--file", file)[1])) == 1, "only newlines end a line"
 
 
+def test_a_file_of_json_lines(pyc, encoder_artifact, tmp_path):
+    """As of `pyc run --prompts`."""
+    file = tmp_path / "texts.jsonl"
+    file.write_text('"the cat"\n{"text": ""}\n{"id": 7, "text": "the dog\\nsat on the log"}\n')
+    code, out, err = pyc("embed", encoder_artifact, "--file", file)
+    lines = json_lines(out)
+    assert (code, err) == (0, "")
+    assert [line.pop("id", None) for line in lines] == [None, None, 7]
+    assert lines == json_lines(pyc("embed", encoder_artifact, "the cat", "", "the dog\nsat on the log")[1])
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("the dog", "not JSON (Expecting value: line 1 column 1 (char 0)); expected a JSON string or {"),
+        ("", "not JSON"),
+        ("[1]", 'expected a JSON string or {"text": "..."}, and "id" beside it if you like'),
+        ('{"prompt": "the dog"}', "expected a JSON string or"),
+        ('{"text": "a", "title": "b"}', "expected a JSON string or"),
+        ('{"text": "a", "text": "b"}', "the name 'text' occurs twice"),
+        ('{"text": 1}', "expected a JSON string or"),
+        ('{"text": "a", "id": 1.5}', '"id" is neither text nor an integer'),
+        ('"\\ud800"', "not UTF-8 text at character 0"),
+    ],
+)
+def test_json_lines_that_are_no_texts(line, says, pyc, encoder_artifact, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text(f'"the cat"\n{line}\n"log"\n')
+    code, out, err = pyc("embed", encoder_artifact, "--file", file)
+    assert (code, out) == (2, "")
+    assert f"{file}: line 2: " in err and says in err
+
+
 @pytest.mark.parametrize("option", [(), ("--file", "-"), ("--file", "/dev/stdin")])
 def test_texts_and_the_artifact_cannot_both_come_from_standard_input(option, pyc):
     code, out, err = pyc("embed", "-", *option)
