@@ -1,6 +1,7 @@
 """`pyc embed`: texts to vectors with an encoder artifact."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from io import BytesIO
@@ -109,6 +110,8 @@ def command(
                     print(json.dumps({"index": index, **own, "embedding": _numbers(vector)}))
                 sys.stdout.flush()
         limit = model.embed_max_tokens
+    if len(texts) == 1 and os.path.isfile(texts[0]):
+        tell(f"pyc: {texts[0]!r} was embedded as a text, and is a file; --file embeds its lines")
     if not vectors.count:
         tell("pyc: there are no texts")
     if vectors.cut:

@@ -53,6 +53,16 @@ def test_lines_of_standard_input(pyc, encoder_artifact, tmp_path, monkeypatch):
     assert len(json_lines(pyc("embed", encoder_artifact, "--file", file)[1])) == 1, "only newlines end a line"
 
 
+def test_the_name_of_a_file_in_place_of_a_text(pyc, encoder_artifact, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cat").write_text("the cat\n")
+    code, out, err = pyc("embed", encoder_artifact, "cat")
+    assert (code, len(json_lines(out))) == (0, 1)
+    assert err == "pyc: 'cat' was embedded as a text, and is a file; --file embeds its lines\n"
+    for texts in (("cat", "dog"), ("dog",), (".",), ("c\0t",), ("c" * 300,)):
+        assert "is a file" not in pyc("embed", encoder_artifact, *texts)[2]
+
+
 def test_a_file_of_json_lines(pyc, encoder_artifact, tmp_path):
     """As of `pyc run --prompts`."""
     file = tmp_path / "texts.jsonl"
