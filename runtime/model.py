@@ -185,7 +185,7 @@ class Model:
         frequency_penalty: float = 0.0,
         presence_penalty: float = 0.0,
         seed: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         logprobs: int | None = None,
         tools: Sequence[Message] | None = None,
         chat_variables: Mapping[str, JsonValue] | None = None,
@@ -201,10 +201,10 @@ class Model:
         max_tokens None goes on to the end of the context. What sampling parameters are left None come from
         the model's own defaults (see resolve_sampling); temperature 0 is greedy. numpy's numbers are numbers.
         `stop` are strings that end the text before them; one that is a special token, such as `<|im_end|>`, which no
-        text has, ends it at that token, too, with `ignore_eos` as well. `logprobs` reports each token's log-probability
-        and that many alternatives. `tools` are JSON schemas for the chat template, `chat_variables` further names for
-        it, such as enable_thinking. `reuse_prefix` skips what an earlier generation left in the cache, at the price
-        that rounding may then depend on history.
+        text has, ends it at that token, too, with `ignore_eos` as well; None is none. `logprobs` reports each token's
+        log-probability and that many alternatives. `tools` are JSON schemas for the chat template, `chat_variables`
+        further names for it, such as enable_thinking. `reuse_prefix` skips what an earlier generation left in the
+        cache, at the price that rounding may then depend on history.
 
         Arguments are checked now, the work is done while iterating. Raises RunError.
         """
@@ -221,7 +221,8 @@ class Model:
             "logprobs": logprobs,
         }
         ends = () if arguments.flag(ignore_eos, "ignore_eos") else self.generation.eos_token_ids
-        stops = tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop", most=MAX_STOP_STRINGS))
+        given = [stop] if isinstance(stop, str) else [] if stop is None else stop
+        stops = tuple(arguments.texts(given, "stop", most=MAX_STOP_STRINGS))
         if stops and self._tokenizer is not None:
             ends = (*ends, *self._tokenizer.special_ids(stops))
         params = RequestParams(

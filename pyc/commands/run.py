@@ -160,7 +160,7 @@ def _check_usage(
         raise click.UsageError("--system is for --chat")
     if thinking is not None and not chat:
         raise click.UsageError("--thinking and --no-thinking are for --chat")
-    stop = tuple(options["stop"])
+    stop = tuple(options["stop"] or ())
     if "" in stop:
         raise click.UsageError("--stop: got an empty text, expected at least one character")
     if options["logprobs"] is not None and (not as_json or prompts_file is not None):

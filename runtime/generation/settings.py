@@ -30,7 +30,7 @@ class GenerateSettings(TypedDict, total=False):
     frequency_penalty: float
     presence_penalty: float
     seed: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     logprobs: int | None
     tools: Sequence[Mapping[str, JsonValue]] | None
     chat_variables: Mapping[str, JsonValue] | None

@@ -132,6 +132,12 @@ def test_a_stop_string_ends_before_itself(make: Make) -> None:
     assert tokens[-1].finish_reason == "stop"
 
 
+def test_stop_none_is_no_stop_string(make: Make) -> None:
+    model = make()
+    texts = [token.text for token in model.generate("hello", max_tokens=5, temperature=0)]
+    assert [token.text for token in model.generate("hello", max_tokens=5, temperature=0, stop=None)] == texts
+
+
 @pytest.mark.parametrize("kind", ["byte_level_bpe", "metaspace_unigram", "byte_fallback_bpe"])
 def test_a_stop_string_that_is_a_special_token_ends_at_the_token(
     kind: str, fake: ModuleType, make: Make, tokenizers: dict[str, Tokenizer]
