@@ -7,7 +7,6 @@ pair. The number of values is bounded before any is made: a byte of text can bec
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TypeVar
 
@@ -16,8 +15,8 @@ import msgspec
 from pyc.models.messages import shown
 from pyc.runtime.errors import IngestError, PycError
 from pyc.runtime.text.json_objects import unique_names
+from pyc.runtime.text.json_text import parse_json
 
-MAX_DEPTH = 32
 MAX_PROBLEM = 300
 MAX_VALUES = 1 << 17
 """Commas and brackets of a text, those inside strings included."""
@@ -27,26 +26,6 @@ MAX_MANY_VALUES = 1 << 19
 T = TypeVar("T")
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def _refuse_constant(text: str) -> object:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(f"the number {text} is beyond float64")
-    return value
-
-
-def _is_deep(value: object) -> bool:
-    """Whether a value is nested deeper than MAX_DEPTH."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        inner = (item for item in level if isinstance(item, dict | list))
-        level = [child for item in inner for child in (item.values() if isinstance(item, dict) else item)]
-    return bool(level)
 
 
 def decode(
@@ -65,14 +44,7 @@ def decode(
     if values > max_values:
         raise error(f"{where}: has about {values} values, expected at most {max_values}")
     try:
-        value: object = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=unique_names,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-        )
-        if _is_deep(value):
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+        value = parse_json(data.decode("utf-8"), unique_names)
         if _SURROGATE.search(data):
             msgspec.json.encode(value)  # raises where one half is without the other
         return msgspec.convert(value, kind)

@@ -8,7 +8,6 @@ in the same shape, with A and B what their bytes stand for, by ROWS_AT_A_TIME ro
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, Provenance, Tensor
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.text.json_text import json_text, parse_json
 
 ROWS_AT_A_TIME = 4096
 MOST_DEPTH = 64
@@ -136,13 +136,13 @@ def _leaves(value: object, place: str, depth: int) -> Iterable[tuple[str, str]]:
         for index, item in enumerate(value):
             yield from _leaves(item, f"{place}[{index}]", depth - 1)
     else:
-        yield place, json.dumps(value, ensure_ascii=False)
+        yield place, json_text(value, ensure_ascii=False)
 
 
 def _recipe(provenance: Provenance) -> object:
     """The recipe; its text where it is no JSON."""
     try:
-        return json.loads(provenance.recipe)
+        return parse_json(provenance.recipe)
     except (ValueError, RecursionError):
         return provenance.recipe
 

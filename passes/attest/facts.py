@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pyc.runtime.artifact.format import Header
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.artifact.whole_file import whole_file
+from pyc.runtime.text.json_text import parse_json
 
 HOMEPAGE = "https://pypi.org/project/pyc-compiler/"
 
@@ -48,7 +48,7 @@ class Facts:
     def recipe(self) -> object:
         """The recipe; its text where that is no JSON."""
         try:
-            return json.loads(self.header.provenance.recipe)
+            return parse_json(self.header.provenance.recipe)
         except (ValueError, RecursionError):
             return self.header.provenance.recipe
 

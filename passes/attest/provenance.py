@@ -5,11 +5,10 @@ Signed, it is an envelope of DSSE, whose signature is ed25519 over the pre-authe
 
 from __future__ import annotations
 
-import json
-
 from pyc import __version__
 from pyc.passes.attest.facts import HOMEPAGE, Facts, encoded
 from pyc.runtime.artifact.trust.keys import SigningKey
+from pyc.runtime.text.json_text import json_text
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -53,7 +52,7 @@ def provenance(facts: Facts) -> dict[str, object]:
 
 def signed(statement: dict[str, object], key: SigningKey) -> dict[str, object]:
     """Return the envelope of a statement. Raises ArtifactError where the key cannot sign."""
-    payload = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    payload = json_text(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     signature = key.sign_message(authenticated(payload))
     return {
         "payloadType": PAYLOAD_TYPE,

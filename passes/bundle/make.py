@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pyc.runtime.artifact.trust.signature_file import read_signatures, signature
 from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.output_file import OutputFile
+from pyc.runtime.text.json_text import json_text
 from pyc.templates.rendering import render
 
 Form = Literal["dir", "tar", "oci"]
@@ -129,7 +129,7 @@ def _files(
         "probe": "-p x --max-tokens 1" if model.kind == "decoder" else "x",
         "digest": artifact_digest(opened.prelude.header_sha256),
         "size_mb": f"{opened.size_bytes / 1e6:,.1f}",
-        "keys": [json.dumps(signer.key.text(), ensure_ascii=False) for signer in signers],
+        "keys": [json_text(signer.key.text(), ensure_ascii=False) for signer in signers],
         "threshold": len(signers),
         "python": options.target.python,
         "machine": options.target.machine,
@@ -146,7 +146,7 @@ def _files(
     for blob in opened.header.blobs:
         if is_licence(blob.name):
             files.append(BundleFile(f"licences/model/{blob.name}", opened.blob(blob.name)))
-    bill = json.dumps(cyclonedx(facts), indent=2) + "\n"
+    bill = json_text(cyclonedx(facts), indent=2) + "\n"
     files.append(BundleFile("sbom.cdx.json", bill.encode()))
     files += runtime
     return [*files, checksums(files)]

@@ -9,7 +9,6 @@ start script changes, and whoever wants a part of a layer asks for that range.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from pyc.passes.bundle.files import BundleFile
 from pyc.runtime.artifact.format import Header
 from pyc.runtime.sources.registry import FILE_PATH, HEADER_SHA256, MANIFEST, PRELUDE_DIGEST, TITLE
+from pyc.runtime.text.json_text import json_text
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MODEL = "application/vnd.cncf.model.manifest.v1+json"
@@ -115,4 +115,4 @@ def _descriptor(media_type: str, content: tuple[str, int], **more: object) -> di
 
 
 def _json(document: object) -> bytes:
-    return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
+    return json_text(document, indent=2, sort_keys=True).encode() + b"\n"

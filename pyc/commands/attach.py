@@ -1,11 +1,9 @@
 """`pyc attach`: the weights of a checkpoint and the programs of another artifact to an artifact, without a compiler."""
 
-import json
-
 import click
 
 from pyc.commands.opening import keep_blas_small
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 
 
 @click.command("attach")
@@ -62,7 +60,7 @@ def command(
         progress=True,
     )
     if as_json:
-        click.echo(json.dumps(as_document(result), indent=2))
+        say_json(as_document(result))
         return
     for line in describe(result):
         say(line)

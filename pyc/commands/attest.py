@@ -1,6 +1,5 @@
 """`pyc attest`: documents about an artifact for other tools."""
 
-import json
 from pathlib import Path
 
 import click
@@ -47,6 +46,7 @@ def command(
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.home import write_whole
     from pyc.runtime.host.output_file import OutputFile, output_path
+    from pyc.runtime.text.json_text import json_text
 
     if sign and form != "slsa":
         raise click.UsageError("--sign goes with --format slsa")
@@ -66,7 +66,7 @@ def command(
     document = {"cyclonedx": cyclonedx, "spdx": spdx, "slsa": provenance}[form](facts)
     if key is not None:
         document = signed(document, key)
-    text = json.dumps(document, indent=2) + "\n"
+    text = json_text(document, indent=2) + "\n"
     if target is None:
         click.echo(text, nl=False)
         return

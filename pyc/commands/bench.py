@@ -1,7 +1,6 @@
 """`pyc bench`: load time, latency, throughput and memory of artifacts."""
 
 import itertools
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ import click
 
 from pyc.commands.opening import ArtifactPlace, keep_blas_small, mmap_option, mode_of
 from pyc.commands.reading import check_text
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def command(
     machine = describe_machine()
     if as_json:
         runs = [document for measured in results for document in documents(measured, machine)]
-        click.echo(json.dumps(runs[0] if len(runs) == 1 else {"runs": runs}, indent=2))
+        say_json(runs[0] if len(runs) == 1 else {"runs": runs})
         return
     for line in markdown_lines(results) if markdown else text_lines(results, machine, terminal_width()):
         say(line)

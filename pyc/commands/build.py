@@ -1,13 +1,12 @@
 """`pyc build`: a recipe to a signed artifact; progress on standard error, the result on standard output."""
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from pyc.commands.mixture_report import mixture_document, mixture_lines
 from pyc.commands.opening import keep_blas_small
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 from pyc.commands.sizes import human_bytes, human_duration
 from pyc.runtime.text.counted import counted
 
@@ -116,7 +115,7 @@ def command(
         _print_report(error.report, as_json=as_json)
         raise
     if as_json:
-        click.echo(json.dumps(as_document(result), indent=2))
+        say_json(as_document(result))
     else:
         for line in describe(result):
             say(line)

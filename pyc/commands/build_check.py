@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.screen import say, tell
+from pyc.commands.screen import say, say_json, tell
 
 if TYPE_CHECKING:
     from pyc.passes.check_artifact import UpToDate
@@ -31,7 +30,7 @@ def check(
     path = output_path(recipe.output() if output is None else output)
     found = check_artifact(recipe, path, workers=workers)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        say_json(asdict(found))
     else:
         for line in lines_of(found):
             say(line)

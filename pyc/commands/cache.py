@@ -1,12 +1,11 @@
 """`pyc cache`: what the cache of builds and of chunks holds, and making it smaller."""
 
 import errno
-import json
 from pathlib import Path
 
 import click
 
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 from pyc.commands.sizes import human_bytes
 from pyc.runtime.host.sizes import EXPECTED, parse_size
 from pyc.runtime.text.counted import counted
@@ -54,7 +53,7 @@ def command(context: click.Context, as_json: bool) -> None:
             "zig_bytes": size.zig_bytes,
             "leftovers": left,
         }
-        click.echo(json.dumps(document, indent=2))
+        say_json(document)
         return
     say(f"folder     {folder}")
     total = human_bytes(size.entry_bytes + size.chunk_bytes)
@@ -97,7 +96,7 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
         raise OSError(errno.EACCES, "entries cannot be removed; is the folder read-only?", str(folder))
     if as_json:
         document = {"entries": entries, "removed_bytes": removed_bytes, "leftovers": leftovers}
-        click.echo(json.dumps({"folder": str(folder), **document, "kept_bytes": kept_bytes}, indent=2))
+        say_json({"folder": str(folder), **document, "kept_bytes": kept_bytes})
         return
     kept = f"{_entries(left.entries + left.chunks)}, {human_bytes(kept_bytes)}, kept"
     removed = f"{_entries(entries)} and {counted(leftovers, 'leftover')}, {human_bytes(removed_bytes)}"

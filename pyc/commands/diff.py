@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.reading import check_text
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def command(
             file.write(page_of(names, found, __version__).encode())
             file.publish()
     if as_json:
-        click.echo(json.dumps(_document(names, found), indent=2))
+        say_json(_document(names, found))
     else:
         for line in lines_of(names, found, markdown=markdown):
             say(line)

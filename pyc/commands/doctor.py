@@ -1,13 +1,12 @@
 """`pyc doctor`: what of this machine helps or hinders pyc, with what to do about it."""
 
-import json
 import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 
 if TYPE_CHECKING:
     from pyc.runtime.measure.health import Finding
@@ -31,7 +30,7 @@ def command(as_json: bool) -> None:
             }
             for finding in findings
         ]
-        click.echo(json.dumps(rows, indent=2))
+        say_json(rows)
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:

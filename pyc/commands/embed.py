@@ -1,6 +1,5 @@
 """`pyc embed`: texts to vectors with an encoder artifact."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,8 @@ from pyc.commands.opening import (
     trust_option,
 )
 from pyc.commands.reading import check_text, read_lines
-from pyc.commands.screen import is_terminal, tell
+from pyc.commands.screen import is_terminal, say_json, tell
+from pyc.runtime.text.json_text import json_text
 
 if TYPE_CHECKING:
     from pyc.runtime.errors import RunError
@@ -101,13 +101,13 @@ def command(
             _write_npy(target, vectors)
         elif as_json:
             rows = [_numbers(vector) for batch in vectors for vector in batch]
-            print(json.dumps({"embeddings": rows, "texts_cut": vectors.cut}))
+            say_json({"embeddings": rows, "texts_cut": vectors.cut}, indent=None)
         else:
             for batch in vectors:
                 first = vectors.count - len(batch)
                 for index, (vector, name) in enumerate(zip(batch, vectors.ids, strict=True), first):
                     own = {} if name is None else {"id": name}
-                    print(json.dumps({"index": index, **own, "embedding": _numbers(vector)}))
+                    print(json_text({"index": index, **own, "embedding": _numbers(vector)}))
                 sys.stdout.flush()
         limit = model.embed_max_tokens
     if len(texts) == 1 and os.path.isfile(texts[0]):

@@ -3,13 +3,12 @@
 The header comes from anybody, so nothing of it reaches the terminal unescaped.
 """
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from pyc.commands.opening import ArtifactPlace, keep_blas_small
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 
 if TYPE_CHECKING:
     from pyc.runtime.artifact.reader import Artifact
@@ -44,7 +43,7 @@ def command(artifact: "Place", as_json: bool, as_recipe: bool, with_all: bool, w
             click.echo(recipe_document(opened))
             return
         if as_json:
-            click.echo(json.dumps(as_document(opened), indent=2).replace("\x7f", "\\u007f"))
+            say_json(as_document(opened))
             return
         lines = [
             *summary(opened),
@@ -58,9 +57,10 @@ def command(artifact: "Place", as_json: bool, as_recipe: bool, with_all: bool, w
 def recipe_document(opened: "Artifact") -> str:
     """The recorded recipe as JSON of several lines. Raises ArtifactError for one that is no JSON."""
     from pyc.runtime.errors import ArtifactError
+    from pyc.runtime.text.json_text import json_text, parse_json
 
     try:
-        return json.dumps(json.loads(opened.header.provenance.recipe), indent=2).replace("\x7f", "\\u007f")
+        return json_text(parse_json(opened.header.provenance.recipe), indent=2)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{opened.path}: its recipe is no JSON: {error}") from error
 

@@ -1,6 +1,5 @@
 """Files with a JSON value a line, whose names end in .jsonl: a text, or an object with that text and an "id"."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ import click
 
 from pyc.commands.reading import check_text, read_lines
 from pyc.runtime.text.json_objects import unique_names
+from pyc.runtime.text.json_text import parse_json
 
 EXPECTED_TEXT = 'expected a JSON string or {"text": "..."}, and "id" beside it if you like'
 
@@ -30,7 +30,7 @@ def parse_line(line: str, where: str, expected: str) -> JsonLine:
     """Return what a line says. Raises click.UsageError, with `where` and what is `expected`, for what is no JSON,
     neither text nor an object, or has another "id" than text or an integer."""
     try:
-        value: object = json.loads(line, object_pairs_hook=unique_names)
+        value = parse_json(line, unique_names)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"{where}: not JSON ({error}); {expected}") from error
     if isinstance(value, str):

@@ -1,7 +1,6 @@
 """`pyc plan`: what a build would do. Reads headers and a few rows, compiles nothing and writes nothing."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import keep_blas_small
-from pyc.commands.screen import say, tell
+from pyc.commands.screen import say, say_json, tell
 from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import entry_lines, print_table
 from pyc.runtime.text.counted import counted
@@ -65,7 +64,7 @@ def command(
         tell(f"pyc: {note}")
     planned = plan(recipe, output=output, workers=workers)
     if as_json:
-        click.echo(json.dumps(as_document(planned), indent=2))
+        say_json(as_document(planned))
     else:
         show(planned, with_tensors=with_tensors)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.reading import check_text
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
 
@@ -86,7 +85,7 @@ def command(
             file.write(report_page(artifact.name, heading, errors, quality, __version__).encode())
             file.publish()
     if as_json:
-        click.echo(json.dumps(_document(errors), indent=2))
+        say_json(_document(errors))
         return
     for line in _lines(errors):
         say(line)

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from pyc.runtime.text.json_text import json_text
 from pyc.runtime.text.printable import printable
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -49,6 +50,11 @@ def say(line: str) -> None:
     """Print a line of what a command found, in which names of files and words of others have their control characters
     escaped, and no others: a path that is printed is that of the file. Raises OSError."""
     print(_spelt(printable(line, keep=SPACES_AND_JOINERS), sys.stdout), flush=True)
+
+
+def say_json(document: object, *, indent: int | None = 2) -> None:
+    """Print what --json is asked for, in ASCII, as any parser reads it and any terminal shows it. Raises OSError."""
+    print(json_text(document, indent=indent), flush=True)
 
 
 def tell(text: str) -> None:

@@ -1,6 +1,5 @@
 """One generation of `pyc run`: its options, its tokens as they come, and how long they took."""
 
-import json
 import sys
 import time
 from collections.abc import Generator, Mapping
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from pyc.runtime.text.counted import counted
+from pyc.runtime.text.json_text import json_text
 
 if TYPE_CHECKING:
     from pyc.runtime.generation.prompts import Prompt
@@ -91,4 +91,4 @@ def print_json_line(document: dict[str, object]) -> None:
     """One line, ASCII where standard output takes no more or is a terminal, which controls must not reach."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     is_plain = encoding != "utf8" or sys.stdout.isatty()
-    print(json.dumps(document, ensure_ascii=is_plain).replace("\x7f", "\\u007f"), flush=True)
+    print(json_text(document, ensure_ascii=is_plain), flush=True)

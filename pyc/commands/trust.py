@@ -1,6 +1,5 @@
 """`pyc trust`: whose artifacts may run on this machine, and whose no more."""
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.days import DAY, require_to_come
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 
 if TYPE_CHECKING:
     from datetime import date
@@ -61,7 +60,7 @@ def list_keys(as_json: bool) -> None:
             for key in keys
         ]
         rows += [{"revoked": shown, "trusted": False, "refusal": refusal} for shown, refusal, _ in others]
-        click.echo(json.dumps(rows))
+        say_json(rows, indent=None)
     else:
         for key in keys:
             notes = [note for note in (policy.origin if key.raw in held else None, states[key.fingerprint]) if note]

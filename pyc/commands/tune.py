@@ -1,13 +1,12 @@
 """`pyc tune`: how far ahead to prefetch weights on this CPU, kept for later runs."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
-from pyc.commands.screen import say
+from pyc.commands.screen import say, say_json
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
 from pyc.runtime.text.counted import counted
@@ -58,7 +57,10 @@ def command(
     if artifact is None:
         forgotten = forget_distances()
         text = f"forgot {counted(forgotten, 'variant')} on {cpu_kind()}"
-        say(json.dumps({"forgotten": forgotten}) if as_json else text)
+        if as_json:
+            say_json({"forgotten": forgotten}, indent=None)
+        else:
+            say(text)
         return
     require_keeping()
     with open_artifact(artifact) as opened:
@@ -73,7 +75,7 @@ def command(
     kept = keep_distances(variant, distances)
     if as_json:
         rows = msgspec.to_builtins(findings)
-        click.echo(json.dumps({"cpu": cpu_kind(), "isa": variant, "kept": str(kept), "findings": rows}, indent=2))
+        say_json({"cpu": cpu_kind(), "isa": variant, "kept": str(kept), "findings": rows})
         return
     for finding in findings:
         say(_line(finding))

@@ -1,13 +1,12 @@
 """`pyc verify`: the exit code is the verdict."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from pyc.commands.opening import ArtifactPlace
-from pyc.commands.screen import SPACES_AND_JOINERS
+from pyc.commands.screen import SPACES_AND_JOINERS, say_json
 from pyc.commands.signers import allow_unsigned_option, require_one_answer, whose_signature_option
 from pyc.runtime.text.counted import counted
 from pyc.runtime.text.printable import printable
@@ -76,7 +75,7 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
     except PycError as error:
         verdict, refusal = _negative(artifact, error), error
     if as_json:
-        click.echo(json.dumps(asdict(verdict), indent=2))
+        say_json(asdict(verdict))
     if refusal is not None:
         raise refusal
     if as_json:

@@ -11,8 +11,9 @@ import pytest
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.models.strict_json import MAX_DEPTH, MAX_VALUES, decode
+from pyc.models.strict_json import MAX_VALUES, decode
 from pyc.runtime.errors import AdapterError, IngestError
+from pyc.runtime.text.json_text import MAX_DEPTH
 
 MIB = 1 << 20
 
