@@ -11,6 +11,7 @@ from typing import BinaryIO, cast
 
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.whole_file import WholeFile
+from pyc.runtime.host.output_file import require_showable
 
 PIECE_BYTES = 1 << 20
 FOLDER_MODE = 0o755
@@ -20,11 +21,17 @@ FOLDER_MODE = 0o755
 @dataclass(frozen=True, slots=True)
 class BundleFile:
     """A file by its name in the bundle. `content` is its bytes, where they lie, or the open artifact that it is, whose
-    bytes are verified as they are read; programs may be run."""
+    bytes are verified as they are read; programs may be run.
+
+    Raises ArtifactError for a name that a manifest or a list of digests cannot have.
+    """
 
     name: str
     content: bytes | Path | Artifact
     is_program: bool = False
+
+    def __post_init__(self) -> None:
+        require_showable(self.name)
 
     @property
     def mode(self) -> int:

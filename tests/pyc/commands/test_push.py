@@ -74,6 +74,18 @@ def addressed(found: Registry) -> str:
     return f"oci://{found.host}/models/demo:v1"
 
 
+@pytest.mark.parametrize("name", ["prod-\udcfc.pyca", "a\nb.pyca", "a\x9b.pyca"])
+def test_a_name_that_no_manifest_can_have(pyc, make_artifact, double, tmp_path, name):
+    artifact = make_artifact()
+    assert pyc("push", artifact, addressed(double))[0] == 0
+    there, asked = dict(double.documents), len(double.asked)
+    path = artifact.rename(tmp_path / name)
+    code, out, err = pyc("push", path, addressed(double))
+    assert (code, out) == (8, "") and "undecodable bytes cannot stand in a file name here" in err, err
+    assert double.documents == there and len(double.asked) == asked
+    assert pyc("pull", addressed(double), "-o", tmp_path / "back.pyca")[0] == 0
+
+
 def test_what_is_pushed_is_pulled(pyc, make_artifact, double, tmp_path):
     artifact = make_artifact()
     code, out, err = pyc("push", artifact, addressed(double))

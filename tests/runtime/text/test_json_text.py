@@ -42,7 +42,7 @@ def test_otherwise_it_is_what_json_writes():
     "text", ["NaN", "[-Infinity]", '{"a": 1e999}', "[" * (MAX_DEPTH + 1) + "0" + "]" * (MAX_DEPTH + 1), "{", ""]
 )
 def test_what_json_lacks_is_no_json(text):
-    with pytest.raises(ValueError, match="JSON|float64|levels|Expect"):
+    with pytest.raises(ValueError, match=r"JSON|float64|levels|Expect"):
         parse_json(text)
 
 
