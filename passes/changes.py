@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from typing import TypeVar
+
+_Thing = TypeVar("_Thing")
 
 LONGEST = 200
 """Characters of a value that `told` shows."""
@@ -39,17 +41,20 @@ def order_changes(name: str, before: Sequence[str], after: Sequence[str]) -> tup
     return () if first == second else (Change(name, ", ".join(first), ", ".join(second)),)
 
 
-def by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return texts by names; a name that is there already gets an apostrophe, so that none is lost."""
-    found: dict[str, str] = {}
-    for name, text in pairs:
-        found[unused(name, found)] = text
+def by_name(pairs: Iterable[tuple[str, _Thing]]) -> dict[str, _Thing]:
+    """Return things by names; the second of one name is called "name (2)", the third "name (3)", so that none is lost.
+
+    The time is linear in their number, whatever their names: a header is anybody's.
+    """
+    found: dict[str, _Thing] = {}
+    last: dict[str, int] = {}
+    for name, thing in pairs:
+        own = name
+        while own in found:  # also where a thing is called "name (2)" itself
+            last[name] = last.get(name, 1) + 1
+            own = f"{name} ({last[name]})"
+        found[own] = thing
     return found
-
-
-def unused(name: str, taken: Mapping[str, object]) -> str:
-    """Return the name, with as many apostrophes as make it one that is not taken."""
-    return next(each for each in (name + "'" * number for number in count()) if each not in taken)
 
 
 def _shown(value: str | None) -> str:

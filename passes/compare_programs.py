@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from blake3 import blake3
 
-from pyc.passes.changes import Change, by_name, changes_of, order_changes, unused
+from pyc.passes.changes import Change, by_name, changes_of, order_changes
 from pyc.runtime.artifact.format import Blob, Chunk, Function, Header, Program, Span
 
 
@@ -38,10 +38,7 @@ def chunks_of(header: Header, span: Span) -> tuple[Chunk, ...]:
 
 
 def _by_name(header: Header) -> dict[str, Program]:
-    found: dict[str, Program] = {}
-    for program in header.programs:
-        found[unused(f"{program.backend} {program.isa} {program.arch}", found)] = program
-    return found
+    return by_name((f"{each.backend} {each.isa} {each.arch}", each) for each in header.programs)
 
 
 def _parts(name: str, header: Header, program: Program) -> dict[str, str]:
