@@ -5,9 +5,10 @@ A container of 4 CPUs and 8 GB on a machine of 64 and 512 sees all of these: wha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from pyc.runtime.host.kernel_files import kernel_lines, kernel_text
 
 _NO_LIMIT = float("inf")
 
@@ -25,9 +26,9 @@ def memory_limit_bytes(root: Path = Path("/")) -> float:
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
     """Yield the folders of the groups that limit a process by `controller`, its own and those above."""
-    for line in read_text(root / "proc/self/cgroup").split("\n"):  # a name may hold what splitlines takes for line ends
+    for line in kernel_lines(root / "proc/self/cgroup"):
         _, controllers, name = (*line.split(":", 2), "", "")[:3]
-        if controllers and controller not in controllers.split(","):
+        if not name or (controllers and controller not in controllers.split(",")):
             continue
         top = root / "sys/fs/cgroup" / (controller if controllers else "")
         inside = Path(name.lstrip("/"))
@@ -37,9 +38,9 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _quota_of(group: Path) -> float:
-    quota, _, period = read_text(group / "cpu.max").partition(" ")
+    quota, _, period = kernel_text(group / "cpu.max").partition(" ")
     if not quota:
-        quota, period = read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")
+        quota, period = kernel_text(group / "cpu.cfs_quota_us"), kernel_text(group / "cpu.cfs_period_us")
     try:
         used, of = int(quota), int(period)
     except ValueError:  # "max", or no such file
@@ -49,15 +50,7 @@ def _quota_of(group: Path) -> float:
 
 def _memory_of(group: Path) -> float:
     try:
-        limit = int(read_text(group / "memory.max") or read_text(group / "memory.limit_in_bytes"))
+        limit = int(kernel_text(group / "memory.max") or kernel_text(group / "memory.limit_in_bytes"))
     except ValueError:
         return _NO_LIMIT
     return limit if limit > 0 else _NO_LIMIT
-
-
-def read_text(path: Path) -> str:
-    """What a file of /proc or /sys says, without space around it; nothing where it cannot be read."""
-    try:
-        return os.fsdecode(path.read_bytes()).strip()  # the names of groups are those of folders
-    except OSError:
-        return ""

@@ -6,7 +6,10 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc.runtime.host.control_groups import memory_limit_bytes, read_text
+from pyc.runtime.host.control_groups import memory_limit_bytes
+from pyc.runtime.host.kernel_files import kernel_lines
+
+STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def physical_memory_bytes() -> int:
 
 def most_memory_bytes(root: Path = Path("/")) -> float:
     """The memory that this process can have and write to; infinite where there is swap, whose use nobody knows."""
-    swaps = read_text(root / "proc/swaps").split("\n")[1:]
+    swaps = kernel_lines(root / "proc/swaps")[1:]
     return float("inf") if swaps else memory_bytes(root)
 
 
@@ -55,11 +58,7 @@ def peak_rss_bytes() -> int:
 
     Of its own: what getrusage says begins with the memory of the process that started this one.
     """
-    try:
-        lines = Path("/proc/self/status").read_bytes().decode(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
+    for line in kernel_lines(STATUS):
         name, _, value = line.partition(":")
         if name == "VmHWM":
             return int(value.split()[0]) * 1024
@@ -67,11 +66,7 @@ def peak_rss_bytes() -> int:
 
 
 def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    for line in lines:
+    for line in kernel_lines(Path("/proc/cpuinfo")):
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "Model", "CPU part"):
             return value.strip()

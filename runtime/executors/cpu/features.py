@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import Program
 from pyc.runtime.errors import RunError
+from pyc.runtime.host.kernel_files import kernel_lines
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -60,12 +61,8 @@ def cache_bytes(root: Path = Path("/")) -> int:
 @lru_cache(maxsize=1)
 def _fields() -> dict[str, str]:
     """What /proc/cpuinfo says of the first CPU; nothing where there is no such file."""
-    try:
-        text = CPUINFO.read_text(errors="replace")
-    except OSError:
-        return {}
     fields: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in kernel_lines(CPUINFO):
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
     return fields

@@ -10,7 +10,8 @@ each period, and stand still for the rest.
 import os
 from pathlib import Path
 
-from pyc.runtime.host.control_groups import cpu_quota, read_text
+from pyc.runtime.host.control_groups import cpu_quota
+from pyc.runtime.host.kernel_files import kernel_text
 
 
 def usable_cpus() -> int:
@@ -27,4 +28,4 @@ def default_threads(root: Path = Path("/")) -> int:
 def _core(root: Path, cpu: int) -> str:
     """A name of the core that has `cpu`."""
     path = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-    return read_text(path) or str(cpu)
+    return kernel_text(path) or str(cpu)

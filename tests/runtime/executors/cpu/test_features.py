@@ -149,7 +149,7 @@ def test_what_cannot_run_here_is_said(machine, arch, programs, isa, message):
     ],
 )
 def test_proc_cpuinfo(text, features, model, kind, monkeypatch, unread):
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: text.encode())
     monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")
     assert cpu_features() == features
     assert cpu_model() == model
@@ -157,10 +157,10 @@ def test_proc_cpuinfo(text, features, model, kind, monkeypatch, unread):
 
 
 def test_no_proc(monkeypatch, unread):
-    def refuse(self, **_):
+    def refuse(self):
         raise FileNotFoundError(self)
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     assert cpu_features() == frozenset()
     assert cpu_model()
     assert cpu_kind()

@@ -104,3 +104,19 @@ def test_this_machine():
         assert default_threads() == usable_cpus() == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\x85b", "a\x1cb", "a:b", "a\udce8", "a\u3000", "a\rb", "a "])
+def test_a_group_is_called_as_somebody_liked(machine, name):
+    machine.cpus(range(16))
+    for path, text in (("proc/self/cgroup", f"0::/{name}"), (f"sys/fs/cgroup/{name}/cpu.max", "300000 100000")):
+        (machine.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (machine.root / path).write_bytes(os.fsencode(f"{text}\n"))
+    assert default_threads(machine.root) == 3
+
+
+@pytest.mark.parametrize("text", ["garbage", "0:", "", ":::"])
+def test_what_names_no_group(machine, text):
+    machine.cpus(range(4))
+    machine.add("proc/self/cgroup", text)
+    assert default_threads(machine.root) == 4
