@@ -1,6 +1,6 @@
 """Who one is to a server: the user in a URL, $PYC_HTTP_TOKEN, or a netrc file. For one host, never for another.
 
-    PYC_HTTP_TOKEN="models.example.com=TOKEN other.example.com:8443=TOKEN"
+    PYC_HTTP_TOKEN="models.example.com=TOKEN other.example.com:8443=TOKEN [2001:db8::5]:8443=TOKEN"
 
 A token is sent as `Authorization: Bearer TOKEN` over https, and over http to this machine alone.
 """
@@ -12,6 +12,7 @@ import ipaddress
 import netrc
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyc.runtime.errors import FetchError
@@ -37,10 +38,26 @@ def _token(address: Address) -> str | None:
         host, equals, token = entry.partition("=")
         if not equals or not token or not token.isascii() or not token.isprintable():
             raise FetchError(f"{VARIABLE}: expected HOST=TOKEN, several with spaces between them")
-        name, _, port = host.rpartition(":") if re.search(r":[0-9]{1,5}\Z", host) else (host, "", "")
-        if name.lower() == address.host and int(port or PORTS[address.scheme]) == address.port:
+        if any(_is_host(name, address) and port == address.port for name, port in _named(host, PORTS[address.scheme])):
             return token
     return None
+
+
+def _named(text: str, usual_port: int) -> Iterator[tuple[str, int]]:
+    """Yield the host and the port that a text names: two where an IPv6 address without brackets is read both ways."""
+    name, _, port = text.rpartition(":") if re.search(r":[0-9]{1,5}\Z", text) else (text, "", "")
+    yield name, int(port or usual_port)
+    if name.count(":") and not text.startswith("["):
+        yield text, usual_port
+
+
+def _is_host(name: str, address: Address) -> bool:
+    """Whether a name is that of the host, an IPv6 address in brackets or without, and written out or not."""
+    name = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+    try:
+        return ipaddress.ip_address(name) == ipaddress.ip_address(address.host)
+    except ValueError:
+        return name.lower() == address.host
 
 
 def _from_netrc(host: str) -> str | None:
@@ -59,9 +76,10 @@ def _from_netrc(host: str) -> str | None:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise FetchError(f"{path}: cannot be read; mend it, or set NETRC to another file") from error
-    if host not in entries:  # never the entry `default`, which is for any host
+    name = next((each for each in (host, f"[{host}]") if each in entries), None)  # never `default`, of any host
+    if name is None:
         return None
-    user, _, password = entries[host]
+    user, _, password = entries[name]
     return _basic(user, password or "")
 
 

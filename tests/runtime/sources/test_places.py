@@ -130,6 +130,33 @@ def test_tokens_are_for_their_host(monkeypatch: pytest.MonkeyPatch) -> None:
         assert authorization(parse_address(url)) == expected, url
 
 
+@pytest.mark.parametrize(
+    ("named", "url", "is_for_it"),
+    [
+        ("[::1]:8399", "http://[::1]:8399/m", True),
+        ("::1:8399", "http://[::1]:8399/m", True),
+        ("[::1]", "http://[::1]/m", True),
+        ("::1", "http://[::1]/m", True),
+        ("[::1]:80", "http://[::1]/m", True),
+        ("[0:0:0:0:0:0:0:1]:8399", "http://[::1]:8399/m", True),
+        ("[2001:DB8::5]:8443", "https://[2001:db8::5]:8443/m", True),
+        ("2001:db8::5", "https://[2001:db8::5]/m", True),
+        ("2001:db8::abcd", "https://[2001:db8::abcd]/m", True),
+        ("[::1]:8398", "http://[::1]:8399/m", False),
+        ("[::1]", "http://[::1]:8399/m", False),
+        ("[::2]:8399", "http://[::1]:8399/m", False),
+        ("[2001:db8::5]", "https://[2001:db8::6]/m", False),
+        ("[2001:db8::5]:8443", "https://[2001:db8::5:8443]/m", False),
+    ],
+)
+def test_a_token_for_an_address_of_ipv6(
+    named: str, url: str, is_for_it: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("PYC_HTTP_TOKEN", f"{named}=T")
+    assert authorization(parse_address(url)) == ("Bearer T" if is_for_it else None)
+
+
 @pytest.mark.parametrize("value", ["abc", "host=", "host=a\x7fb", "host=\xe9"])
 def test_a_token_without_a_host(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYC_HTTP_TOKEN", value)
@@ -145,6 +172,10 @@ def test_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYC_HTTP_TOKEN", raising=False)
     assert authorization(parse_address("https://one.example/m")) == "Basic bWU6c2VjcmV0"
     assert authorization(parse_address("http://one.example/m")) is None, "not in the clear"
+    for name in ("::1", "[::1]"):
+        file.write_text(f"machine {name} login me password secret\n")
+        assert authorization(parse_address("http://[::1]:8399/m")) == "Basic bWU6c2VjcmV0"
+    file.write_text("machine one.example login me password secret\ndefault login anybody password everywhere\n")
     assert authorization(parse_address("https://two.example/m")) is None, "`default` names no host"
     file.write_text("machine one.example login me passw")
     with pytest.raises(FetchError, match="netrc: line 1 is not as"):
