@@ -25,6 +25,10 @@ _KEPT_FROM_IT = (VARIABLE, "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE")
 TIMEOUT_SECONDS = 120
 MAX_OUTPUT_BYTES = 4096
 MAX_COMPLAINT_BYTES = 300
+LOOK_SECONDS = 0.1
+"""How long nothing is printed before one looks whether the process has ended."""
+PIPE_BYTES = 1 << 20
+"""What is read at once: more than a pipe holds."""
 
 
 def external_key(command: str) -> SigningKey:
@@ -86,7 +90,10 @@ def _run(words: list[str], message: bytes) -> bytes:
 
 def _listen(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     """What a process prints until it ends, and the end of its complaint. Raises ArtifactError when that takes too long,
-    and for more than MAX_OUTPUT_BYTES."""
+    and for more than MAX_OUTPUT_BYTES.
+
+    Its end counts, not that of its outputs: it may leave a helper behind that holds them, as ssh's ControlPersist does.
+    """
     deadline_s = time.monotonic() + TIMEOUT_SECONDS
     assert process.stdout is not None and process.stderr is not None
     printed, complaint = bytearray(), bytearray()
@@ -94,17 +101,20 @@ def _listen(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         selector.register(process.stdout, selectors.EVENT_READ, printed)
         selector.register(process.stderr, selectors.EVENT_READ, complaint)
         while selector.get_map():
-            ready = selector.select(max(0.0, deadline_s - time.monotonic()))
-            if not ready:
-                raise ArtifactError(f"took more than {TIMEOUT_SECONDS} s")
-            for key, _ in ready:
-                data = os.read(key.fd, 1 << 16)
+            has_ended = process.poll() is not None  # before it is read: all that it has printed is there then
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 and not has_ended:
+                break
+            for key, _ in selector.select(0 if has_ended else min(left_s, LOOK_SECONDS)):
+                data = os.read(key.fd, PIPE_BYTES)
                 if not data:
                     selector.unregister(key.fileobj)
                 key.data.extend(data)
             if len(printed) > MAX_OUTPUT_BYTES:
                 raise ArtifactError(f"printed more than {MAX_OUTPUT_BYTES} bytes, which no key or signature has")
             del complaint[:-MAX_COMPLAINT_BYTES]
+            if has_ended:
+                break
     try:
         process.wait(max(0.0, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -1,5 +1,7 @@
 """runtime/artifact/trust/external_signer.py: a key that another program keeps."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -87,6 +89,21 @@ def test_one_that_never_ends(keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     for closing in ("", "os.close(1); os.close(2); "):
         with pytest.raises(ArtifactError, match="took more than 1 s"):
             external_key(keeper("import base64, sys", f"import os, time\n{closing}time.sleep(60)"))
+
+
+@pytest.mark.parametrize("closed", ["", ", stdout=subprocess.DEVNULL"])
+def test_one_that_leaves_a_helper_behind(closed: str, keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper holds standard error, or both outputs, until it is killed here."""
+    monkeypatch.setattr("pyc.runtime.artifact.trust.external_signer.TIMEOUT_SECONDS", 20)
+    pids = tmp_path / "pids"
+    helper = f"helper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']{closed})"
+    note = f"print(helper.pid, file=open({str(pids)!r}, 'a'))"
+    command = keeper("import base64, sys", f"import base64, subprocess, sys\n{helper}\n{note}")
+    try:
+        verify_signature(external_key(command).sign(PRELUDE), PRELUDE)
+    finally:
+        for pid in pids.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
