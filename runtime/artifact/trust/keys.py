@@ -20,6 +20,7 @@ from pathlib import Path
 from pyc.runtime.artifact.format import SignatureRecord, signed_message
 from pyc.runtime.artifact.trust.comments import clean_comment, find_last_day, name_of
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.given_pipe import read_given_pipe
 from pyc.runtime.host.home import open_regular
 
 KEY_TYPE = "pyc-ed25519"
@@ -177,11 +178,14 @@ def new_key_text() -> str:
 
 
 def read_signing_key(path: Path) -> SigningKey:
-    """The private key in a file that only its owner may read. Raises ArtifactError, which holds nothing of the key.
+    """The private key in a file that only its owner may read, or in a pipe that the command line names. Raises
+    ArtifactError, which holds nothing of the key.
 
     Its comment is the file's name, as a name of a key where a public line could not say it.
     """
     try:
+        if (given := read_given_pipe(path, MAX_KEY_FILE_BYTES)) is not None:
+            return parse_signing_key(given.decode("ascii", "replace"), str(path), "pipe")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         try:
             mode = os.fstat(descriptor).st_mode
@@ -238,10 +242,13 @@ def _refuse_public(text: str, where: str) -> None:
 
 
 def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES) -> str:
-    """The text of a regular file of at most `limit` bytes. Raises ArtifactError, naming it."""
+    """The text of at most `limit` bytes of a regular file, or of a pipe that the command line names. Raises
+    ArtifactError, naming it."""
     try:
-        with open_regular(path) as file:
-            data = file.read(limit + 1)
+        data = read_given_pipe(path, limit)
+        if data is None:
+            with open_regular(path) as file:
+                data = file.read(limit + 1)
         if len(data) > limit:
             raise ArtifactError(f"{path}: more than {limit} bytes, which no such file has")
         return data.decode()
