@@ -153,7 +153,7 @@ def _negative(artifact: "Place", error: "PycError") -> Verdict:
         FetchError: "unreachable",
         TrustError: "undecided",
     }
-    verdict = names.get(type(error), "damaged")
+    verdict = next((name for kind, name in names.items() if isinstance(error, kind)), "damaged")
     trusted = False if verdict in ("unsigned", "untrusted") else None
     return Verdict(str(artifact), verdict, error.exit_code, trusted=trusted, error=str(error))
 

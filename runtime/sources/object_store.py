@@ -13,6 +13,7 @@ from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.host.extras import naming_missing_extras
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.places import shown_url
+from pyc.runtime.sources.protocol import RefusedError
 from pyc.runtime.sources.store_calls import RETRIES, answered, reason_of
 
 
@@ -96,5 +97,5 @@ class ObjectSource:
         if kind == "PreconditionError":
             return ArtifactError(f"{self._url}: replaced while it was being fetched: load it again")
         if kind in ("PermissionDeniedError", "UnauthenticatedError"):
-            return FetchError(f"{self._url}: access refused: {reason}; set the store's own variables for credentials")
+            return RefusedError(f"{self._url}: access refused: {reason}; set the store's own variables for credentials")
         return FetchError(f"{self._url}: {reason}")

@@ -10,12 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
+from pyc.runtime.errors import FetchError
+
 if TYPE_CHECKING:
     from pyc.runtime.sources.local import HeldFile
 
 Mode = Literal["mmap", "pread"]
 LINK_REMEDY = "take the link that downloads the file (of a hub: /resolve/ in place of /blob/)"
 """What to do about an address that answers with a web page."""
+
+
+class EmptyFileError(FetchError):
+    """Another machine has the file, and there is no byte in it."""
+
+
+class RefusedError(FetchError):
+    """Another machine does not say whether it has the file: access was refused."""
 
 
 class Source(Protocol):

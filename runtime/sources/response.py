@@ -19,7 +19,7 @@ from typing import NoReturn, Protocol
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources.address import Address
 from pyc.runtime.sources.credentials import VARIABLE
-from pyc.runtime.sources.protocol import LINK_REMEDY
+from pyc.runtime.sources.protocol import LINK_REMEDY, EmptyFileError, RefusedError
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -88,7 +88,7 @@ def check_status(response: Answered | http.client.HTTPResponse, address: Address
     if status in TEMPORARY:
         raise TryAgainError(f"answers {status} {response.reason}"[:100], asked_wait_s(response))
     if status in (401, 403):
-        raise FetchError(
+        raise RefusedError(
             f"{address}: access refused ({status}); give credentials: {VARIABLE}='{address.authority}=TOKEN', "
             "a netrc file, or a URL that is signed"
         )
@@ -97,7 +97,7 @@ def check_status(response: Answered | http.client.HTTPResponse, address: Address
     if status == 412 or (status == 416 and identity is not None):
         raise changed(address, f"the server answers {status}")
     if status == 416:
-        raise FetchError(f"{address}: the server has no first byte of it ({status}): the file is empty")
+        raise EmptyFileError(f"{address}: the server has no first byte of it ({status}): the file is empty")
     raise FetchError(f"{address}: answers {status} {response.reason[:60]}, expected 206")
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.keys import read_small_text
-from pyc.runtime.errors import ArtifactError, MissingArtifactError
+from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.host.home import write_whole
 from pyc.runtime.sources.places import STANDARD_INPUT, Place, Remote, open_beside
+from pyc.runtime.sources.protocol import EmptyFileError, RefusedError
 
 SUFFIX = ".sig"
 LINE_TYPE = "pyc-signature"
@@ -101,8 +102,13 @@ def _fetched(artifact: Remote) -> str:
         return ""
     try:
         source = open_beside(artifact, SUFFIX)
-    except MissingArtifactError:
+    except (MissingArtifactError, EmptyFileError):
         return ""
+    except RefusedError as error:  # 403 by S3, where who asks may not list the bucket
+        raise FetchError(
+            f"{error}. A store whose files you may not list says so of one that is not there, too: where the artifact "
+            f"has no further signatures, ask for the right to list, or put an empty file {SUFFIX} beside it"
+        ) from error
     if source is None:
         return ""
     try:

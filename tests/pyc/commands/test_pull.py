@@ -140,6 +140,7 @@ def test_signatures_count_at_any_moment_of_a_pull(server, folder, pyc, make_arti
         (b"\xff", 0, "is no text"),
         (b"#" * (65 << 10), 0, "expected at most 65536"),
         (b"", 403, "access refused (403)"),
+        (b"", 403, "put an empty file .sig beside it"),
         (b"", 500, "gave up after 5 tries"),
     ],
 )
@@ -155,6 +156,23 @@ def test_signatures_that_are_not_to_be_had(beside, status, says, server, folder,
     (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
     code, out, err = pyc("verify", f"{server.url}/m.pyca")
     assert (code, out) == (14 if status else 15, "") and says in err and err.count("\n") == 1
+
+
+def test_an_empty_file_of_signatures_has_none(server, folder, pyc, make_artifact, key_home):
+    """As one here has; a server has no first byte of it to give (416)."""
+    server.files["/m.pyca"], server.files["/m.pyca.sig"] = make_artifact().read_bytes(), b""
+    (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
+    code, out, err = pyc("verify", f"{server.url}/m.pyca")
+    assert (code, out) == (12, "") and "416" not in err
+    (key_home / "policy.toml").unlink()
+    code, out, err = pyc("pull", f"{server.url}/m.pyca")
+    assert (code, err) == (0, "") and "signed by trusted key" in out
+    assert left_in(folder) == ["m.pyca"]
+    server.files["/m.pyca"] = b""
+    assert pyc("verify", f"{server.url}/m.pyca")[0] == 14
+    server.statuses["/m.pyca"] = 403
+    code, out, err = pyc("verify", f"{server.url}/m.pyca", "--json")
+    assert code == 14 and '"verdict": "unreachable"' in out and "empty file" not in err
 
 
 def test_what_was_fetched_is_not_fetched_again(server, folder, pyc):
