@@ -29,6 +29,8 @@ from pyc.runtime.artifact.format import PassRecord, Provenance, SourceFile
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError
 
+MOST_BYTES = 1 << 30
+"""No file of a calibration is larger."""
 MOST_TOLD = 3
 """Differences that an error names."""
 
@@ -60,20 +62,30 @@ def require_model(artifact: Artifact, ingested: Ingested, calibration: Collectio
 
 
 def require_files(artifact: Artifact, sources: Iterable[SourcePath], files: SourceFiles) -> None:
-    """Raise ArtifactError unless the artifact was made from these files, which may be some of many."""
+    """Raise ArtifactError unless the artifact was made from these files, which may be some of many.
+
+    The artifact may have named them: one of another size than it records is not read, nor one of more than MOST_BYTES,
+    and of what was not recorded nothing is told.
+    """
     recorded = artifact.header.provenance.sources
     for source in sources:
         of_name = tuple(each for each in recorded if each.name == source.name)
         try:
-            given = _recorded(source, files)
+            size_bytes = files.size_bytes(source.path)
         except FileNotFoundError as error:
             raise ArtifactError(
                 f"{artifact.path}: it was made from {source.name}, and there is no file {source.path}; give the recipe "
                 "that it was built from, which says where that file is"
             ) from error
-        if given not in of_name:
-            before, after = (Provenance("", which, (), ()) for which in (of_name[:1], (given,)))
-            _refuse(artifact, [told("sources", change) for change in provenance_changes(before, after)["sources"]])
+        except OSError as error:
+            raise ArtifactError(
+                f"{artifact.path}: it was made from {source.name}, and {source.path} cannot be read: "
+                f"{error.strerror or 'it is not a regular file'}; give the recipe that it was built from"
+            ) from error
+        is_of_size = size_bytes <= MOST_BYTES and size_bytes in {each.size_bytes for each in of_name}
+        if not is_of_size or _recorded(source, files) not in of_name:
+            there = f"{of_name[0].size_bytes:,} bytes, {of_name[0].blake3[:12]}" if of_name else "nothing"
+            _refuse(artifact, [f"sources {source.name}: {there} in the artifact, and another file at {source.path}"])
 
 
 def require_tokens(artifact: Artifact, given: Iterable[PassRecord]) -> None:

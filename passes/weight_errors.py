@@ -29,7 +29,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
-from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.api import neutral_path, recipe_from
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.schemes import Dense
 from pyc.compiler.stacked_names import names_in_stack
@@ -237,13 +237,14 @@ def _recorded_recipe(artifact: Artifact) -> Recipe:
 def _with_places(recorded: Recipe, source: Recipe) -> Recipe:
     """Return the model of `source`, quantized as the artifact's recipe says.
 
-    Of the calibration only the places of the files that the artifact was made from may be those of `source`.
+    Of the calibration only the places of the files that the artifact was made from may be those of `source`. An
+    artifact names none by an absolute path: what one that anybody wrote has there is taken as pyc would record it.
     """
     made_of, given = recorded.quantize.calibration, source.quantize.calibration
     calibration = replace(
         made_of,
-        text=None if made_of.text is None else given.text or made_of.text,
-        imatrix=None if made_of.imatrix is None else given.imatrix or made_of.imatrix,
+        text=None if made_of.text is None else given.text or neutral_path(made_of.text),
+        imatrix=None if made_of.imatrix is None else given.imatrix or neutral_path(made_of.imatrix),
     )
     quantize = replace(recorded.quantize, calibration=calibration)
     return replace(source, quantize=quantize, shapes=recorded.shapes, targets=recorded.targets)

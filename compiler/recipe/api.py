@@ -48,19 +48,19 @@ def recipe_text(recipe: Document) -> str:
     It names no place of this machine: relative paths stand as given, of an absolute one only its last part.
     """
     neutral = Document(
-        model=_neutral_path(recipe.model),
-        tokenizer=None if recipe.tokenizer is None else _neutral_path(recipe.tokenizer),
+        model=neutral_path(recipe.model),
+        tokenizer=None if recipe.tokenizer is None else neutral_path(recipe.tokenizer),
         adapters=tuple(
-            AdapterRef(path=_neutral_path(adapter.path), weight=adapter.weight) for adapter in recipe.adapters
+            AdapterRef(path=neutral_path(adapter.path), weight=adapter.weight) for adapter in recipe.adapters
         ),
         merge=recipe.merge,
-        quantize=_neutral_text(recipe.quantize),
+        quantize=_neutral_calibration(recipe.quantize),
         shapes=recipe.shapes,
         targets=recipe.targets,
         artifact=msgspec.structs.replace(
-            recipe.artifact, path=_neutral_path(recipe.artifact.path) if recipe.artifact.path else None
+            recipe.artifact, path=neutral_path(recipe.artifact.path) if recipe.artifact.path else None
         ),
-        quality=recipe.quality and msgspec.structs.replace(recipe.quality, text=_neutral_path(recipe.quality.text)),
+        quality=recipe.quality and msgspec.structs.replace(recipe.quality, text=neutral_path(recipe.quality.text)),
     )
     return msgspec.json.encode(neutral, order="sorted").decode()
 
@@ -89,14 +89,14 @@ def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str, fil
     )
 
 
-def _neutral_text(quantize: Quantize) -> Quantize:
-    text = quantize.calibration.text
-    if text is None:
-        return quantize
-    calibration = msgspec.structs.replace(quantize.calibration, text=_neutral_path(text))
+def _neutral_calibration(quantize: Quantize) -> Quantize:
+    given = quantize.calibration
+    text, imatrix = (None if path is None else neutral_path(path) for path in (given.text, given.imatrix))
+    calibration = msgspec.structs.replace(given, text=text, imatrix=imatrix)
     return msgspec.structs.replace(quantize, calibration=calibration)
 
 
-def _neutral_path(path: str) -> str:
+def neutral_path(path: str) -> str:
+    """Return a path as an artifact records it: of an absolute one, which is of one machine, the last part alone."""
     pure = PurePosixPath(path)
     return (pure.name or "/") if pure.is_absolute() else path

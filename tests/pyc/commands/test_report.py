@@ -2,12 +2,16 @@
 
 import json
 import math
+import os
 import shutil
+from pathlib import Path
 
+import artifact_forge
 import jsonschema
 import msgspec
 import numpy as np
 import pytest
+from blake3 import blake3
 from dequantized_reference import dequantized
 from html_pages import NASTY, Page
 from quantized_checkpoints import quantized_copy
@@ -19,6 +23,7 @@ from pyc.backends.protocol import CompiledProgram
 from pyc.backends.registry import BACKENDS
 from pyc.commands.report_page import STEPS, report_page
 from pyc.commands.result_schemas import schema_of
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import KEEP_CODES, SCHEMES
 from pyc.passes.build import build
 from pyc.passes.weight_errors import MatrixError
@@ -418,6 +423,46 @@ def test_a_text_that_is_another_or_missing_is_refused(tuned, tmp_path, monkeypat
         assert (code, out) == (8, ""), err
         assert "own.pyca: it was made from calibration/text.txt, and there is no file " in err, err
         assert len(err.splitlines()) == 1, err
+
+
+@pytest.mark.parametrize("case", ["another size", "the same size", "too large", "absolute", "a pipe"])
+def test_a_file_that_only_the_artifact_names(case, tuned, tmp_path, monkeypatch, pyc):
+    """It is read where it has the recorded size, and nothing of it is shown. `read` is what was."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    recipe = tuned("own", quantize={"scheme": "int8", "algorithm": "awq", "calibration": READ})
+    artifact, forged = build(recipe, output=tmp_path / "own.pyca").path, tmp_path / "forged.pyca"
+    secret = {"another size": TEXT + "more", "the same size": "x" + TEXT[1:]}.get(case, "secret " * 20)
+    named = tmp_path / "elsewhere" / "text.txt"
+    named.parent.mkdir()
+    if case == "a pipe":
+        os.mkfifo(named)
+    else:
+        named.write_text(secret)
+    if case == "too large":
+        os.truncate(named, 200_000_000_000)
+
+    def name_it(document):
+        recorded = json.loads(document["provenance"]["recipe"])
+        path = str(named) if case == "absolute" else "elsewhere/text.txt"
+        recorded["quantize"]["calibration"]["text"] = path
+        document["provenance"]["recipe"] = json.dumps(recorded)
+        if case == "too large":
+            (source,) = (each for each in document["provenance"]["sources"] if each["name"].endswith("/text.txt"))
+            source["size_bytes"] = 200_000_000_000
+
+    artifact_forge.forge(artifact, forged, name_it)
+    read = []
+    whole = SourceFiles.whole
+    monkeypatch.setattr(SourceFiles, "whole", lambda self, path: read.append(Path(path)) or whole(self, path))
+    (tmp_path / "text.txt").unlink()
+    monkeypatch.chdir(tmp_path)
+    code, out, err = pyc("report", forged, tuned.checkpoint)
+    assert (code, out) == (8, "") and len(err.splitlines()) == 1, err
+    assert blake3(secret.encode()).hexdigest()[:12] not in err
+    assert case == "the same size" or f"{len(secret):,}" not in err
+    assert (named.resolve() in {path.resolve() for path in read}) == (case == "the same size")
+    says = {"absolute": "there is no file text.txt", "a pipe": "it is not a regular file"}
+    assert says.get(case, "and another file at ") in err, err
 
 
 def test_a_quantized_checkpoint_whose_codes_are_kept(tiny_checkpoint, tmp_path, monkeypatch, key_home, pyc):
