@@ -66,11 +66,14 @@ def _model(facts: Facts) -> dict[str, object]:
         ],
     }
     if facts.licences:
-        found["licenses"] = [
-            {"license": {"name": name, "text": {"encoding": "base64", "content": encoded(text)}}}
-            for name, text in facts.licences.items()
-        ]
+        found["licenses"] = [_licence(name, text) for name, text in facts.licences.items()]
     return found
+
+
+def _licence(name: str, text: bytes | None) -> dict[str, object]:
+    if text is None:
+        return {"license": {"name": name, "properties": [{"name": "pyc:text", "value": "too large, not read"}]}}
+    return {"license": {"name": name, "text": {"encoding": "base64", "content": encoded(text)}}}
 
 
 def _source(index: int, facts: Facts) -> dict[str, object]:

@@ -9,26 +9,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyc.models.files import MAX_OTHER_BYTES
 from pyc.models.licence_files import is_licence
 from pyc.runtime.artifact.format import Header
 from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.small_blobs import small_blob
 from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.artifact.whole_file import whole_file
 from pyc.runtime.text.json_text import parse_json
 
 HOMEPAGE = "https://pypi.org/project/pyc-compiler/"
+MOST_LICENCE_BYTES = 32 << 20
+"""Of all licences together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """An artifact: its file's name and SHA-256, its header and that one's SHA-256, and the licences that it carries, by
-    the name of their file."""
+    the name of their file; None for one that is too large to be put into a document."""
 
     name: str
     file_sha256: str
     header_sha256: str
     header: Header
-    licences: Mapping[str, bytes]
+    licences: Mapping[str, bytes | None]
 
     @property
     def id(self) -> uuid.UUID:
@@ -59,14 +63,23 @@ def facts_of(artifact: Artifact, path: Path) -> Facts:
     The SHA-256 is that of the bytes which were verified, whatever the name means by now. Raises ArtifactError.
     """
     artifact.verify_all()
-    names = [blob.name for blob in artifact.header.blobs if is_licence(blob.name)]
     return Facts(
         path.name,
         _file_sha256(artifact),
         artifact.prelude.header_sha256.hex(),
         artifact.header,
-        {name: artifact.blob(name) for name in names},
+        _licences(artifact),
     )
+
+
+def _licences(artifact: Artifact) -> dict[str, bytes | None]:
+    """The licences, as far as a build would have taken them: an artifact that nobody signed may have any number."""
+    found: dict[str, bytes | None] = {}
+    left_bytes = MOST_LICENCE_BYTES
+    for name in (blob.name for blob in artifact.header.blobs if is_licence(blob.name)):
+        found[name] = text = small_blob(artifact, name, min(left_bytes, MAX_OTHER_BYTES))
+        left_bytes -= len(text or b"")
+    return found
 
 
 def encoded(text: bytes) -> str:

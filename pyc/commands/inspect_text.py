@@ -12,10 +12,12 @@ import msgspec
 from pyc.backends.stored_weights import StoredWeight, scheme_bytes, stored_weights, weights_of
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
+from pyc.models.files import MAX_BYTES
 from pyc.runtime.artifact.format import MAJOR, MINOR, TRUNCATION, Header
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.small_blobs import small_blob
 from pyc.runtime.artifact.trust.counting_keys import held_key, why_no_signature
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.keys import PublicKey
@@ -202,9 +204,16 @@ def _text(header: Header) -> Iterator[str]:
 
 
 def _cut(opened: Artifact) -> Iterator[str]:
-    """What of a text is read, where the context does not say so."""
-    if TRUNCATION in opened.header.requires:
-        yield cut_words(read_text_cut(opened.blob("tokenizer.json")))
+    """What of a text is read, where the context does not say so. Of an artifact elsewhere the header alone is fetched.
+    """
+    if TRUNCATION not in opened.header.requires:
+        return
+    if opened.is_remote:
+        yield "fewer of a text (see its tokenizer.json)"
+    elif (content := small_blob(opened, "tokenizer.json", MAX_BYTES["tokenizer.json"])) is None:
+        yield "fewer of a text (tokenizer.json is too large)"
+    else:
+        yield cut_words(read_text_cut(content))
 
 
 def cut_words(cut: TextCut) -> str:

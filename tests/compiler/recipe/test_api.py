@@ -367,11 +367,13 @@ def test_text_is_the_same_wherever_it_is_read(tmp_path: Path, monkeypatch: pytes
 def test_text_keeps_no_absolute_path() -> None:
     recipe = recipe_from(
         {"model": "/data/secret/m", "adapters": [{"path": "/x/y/lora/"}], "artifact": {"path": "/out/m.pyca"}}
+        | {"quantize": {"algorithm": "imatrix", "calibration": {"imatrix": "/data/secret/m.imatrix"}}}
     )
     text = recipe_text(recipe)
     assert '"model":"m"' in text
     assert '"path":"lora"' in text
     assert '"path":"m.pyca"' in text
+    assert '"imatrix":"m.imatrix"' in text
     assert "secret" not in text
     assert '"/' not in text
 
