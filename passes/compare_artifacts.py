@@ -1,9 +1,7 @@
 """What is different in a second artifact: what it was made of, what it holds, and how far its matrices have moved.
 
-Records are compared by their digests, so equal tensors are not read. Of those that differ, and that both artifacts have
-in the same shape, with A and B what their bytes stand for, by ROWS_AT_A_TIME rows in f64:
-
-    distance = sqrt(sum (B - A)^2 / sum A^2)
+Records are compared by their digests, so equal tensors are not read. Of those that differ `tensor_distance` says how
+far they have moved.
 """
 
 from __future__ import annotations
@@ -13,28 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from pyc.backends.recipe_schemes import BYTES, HALF
-from pyc.backends.stored_values import is_stored_as, stored_values
 from pyc.backends.stored_weights import StoredWeight, stored_weights
-from pyc.compiler.schemes import SCHEMES, Dense, Scheme
 from pyc.passes.changes import Change, by_name, changes_of, order_changes
 from pyc.passes.compare_programs import chunks_of, file_changes, program_changes
+from pyc.passes.tensor_distance import tensor_distance
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, Provenance, Tensor
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.text.json_text import json_text, parse_json
 
-ROWS_AT_A_TIME = 4096
 MOST_DEPTH = 64
-OTHER_SHAPES = "other shapes"
-IN_PARTS = "codes and scales apart"
-UNKNOWN_SCHEME = "scheme not known"
-_OPEN = {HALF: "f16 or bf16 not known", BYTES: "int8 or fp8 not known"}
-"""Why there is no distance, of names that stand for several schemes."""
 
 Advance = Callable[[int, int], None]
 """Is told how many bytes have been compared, of how many."""
@@ -184,7 +172,7 @@ def _tensors(
         one, two = first.get(name), second.get(name)
         distance, why_not = None, None
         if advance is not None and one is not None and two is not None:
-            measured = _distance(before, after, name, known[0][name], known[1][name])
+            measured = tensor_distance((before, after), (one, two), (known[0][name], known[1][name]))
             distance, why_not = (None, measured) if isinstance(measured, str) else (measured, None)
             done += _size(one)
             advance(done, total)
@@ -221,57 +209,3 @@ def _size(tensor: Tensor) -> int:
 def _form(tensor: Tensor, weight: StoredWeight) -> str:
     scheme = "" if weight.scheme == tensor.dtype else f" {weight.scheme}"
     return f"{tensor.dtype} {list(tensor.shape)}{scheme}"
-
-
-def _distance(
-    before: Artifact, after: Artifact, name: str, one: StoredWeight, two: StoredWeight
-) -> float | str:
-    """How far a tensor has moved, or why that cannot be said."""
-    first, second = before.tensor(name), after.tensor(name)
-    if first.ndim != 2 or second.ndim != 2:
-        if first.shape != second.shape or first.dtype != second.dtype or first.dtype == np.uint8:
-            return OTHER_SHAPES if first.ndim == second.ndim and first.dtype == second.dtype != np.uint8 else IN_PARTS
-        return _root(*_squares(_numbers(first), _numbers(second)))
-    rows, columns = one.rows, one.columns
-    if columns and two.columns and (rows, columns) != (two.rows, two.columns):
-        return OTHER_SHAPES
-    schemes = _scheme(one), _scheme(two)
-    for weight, scheme in zip((one, two), schemes, strict=True):
-        if scheme is None:
-            return _OPEN.get(weight.scheme, UNKNOWN_SCHEME)
-        if not weight.columns:
-            return IN_PARTS
-    pairs = [(array, scheme) for array, scheme in zip((first, second), schemes, strict=True) if scheme is not None]
-    if not all(is_stored_as(array, scheme, rows, columns) for array, scheme in pairs):
-        return UNKNOWN_SCHEME
-    moved = square = 0.0
-    for start in range(0, rows, ROWS_AT_A_TIME):
-        stop = min(start + ROWS_AT_A_TIME, rows)
-        a, b = (stored_values(array, scheme, columns, start, stop) for array, scheme in pairs)
-        more = _squares(a, b)
-        moved, square = moved + more[0], square + more[1]
-    return _root(moved, square)
-
-
-def _scheme(weight: StoredWeight) -> Scheme | None:
-    """The scheme of a tensor's matrix; of names that stand for several, none."""
-    if weight.scheme in ("f32", "f16", "bf16"):
-        return Dense(weight.scheme)
-    return SCHEMES.get(weight.scheme)
-
-
-def _numbers(array: NDArray[np.generic]) -> NDArray[np.float32]:
-    if array.dtype == np.uint16:  # bf16
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return array.astype(np.float32)
-
-
-def _squares(a: NDArray[np.float32], b: NDArray[np.float32]) -> tuple[float, float]:
-    wide = a.astype(np.float64)
-    return float(np.square(b - wide).sum()), float(np.square(wide).sum())
-
-
-def _root(moved: float, square: float) -> float:
-    if not moved:
-        return 0.0
-    return math.sqrt(moved / square) if square else math.inf

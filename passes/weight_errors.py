@@ -20,9 +20,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from pyc.backends.stored_values import is_stored_as, stored_values
+from pyc.backends.stored_values import Rows, is_stored_as, stored_values
 from pyc.compiler.evaluate import evaluate_rows, is_kept, stored_scheme, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
@@ -46,6 +45,7 @@ from pyc.passes.require_sources import require_files, require_model, require_tok
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import Header, Tensor
 from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.tensor_rows import TensorRows
 from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError
 
@@ -153,7 +153,7 @@ def _of_stack(
     artifact: Artifact, module: Module, name: str, tensor: Tensor, files: SourceFiles, algorithm: str
 ) -> Iterator[MatrixError]:
     """Yield the errors of the matrices that a weight is stacked of, or of the one that it is."""
-    weight, array = module.weights[name], artifact.tensor(tensor.name)
+    weight, array = module.weights[name], TensorRows(artifact, tensor)
     rows, columns = weight.shape
     scheme = stored_scheme(weight)
     if not is_stored_as(array, scheme, rows, columns):
@@ -173,7 +173,7 @@ def _of_stack(
 def _measured(
     name: str,
     weight: Stored,
-    array: NDArray[np.generic],
+    array: Rows,
     first: int,
     files: SourceFiles,
     algorithm: str,

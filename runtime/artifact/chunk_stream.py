@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
-from pyc.runtime.artifact.chunks import chunks_of
+from pyc.runtime.artifact.chunks import Wanted, chunks_of
 from pyc.runtime.artifact.format import Tensor
 from pyc.runtime.artifact.reader import Artifact
 
@@ -43,7 +43,7 @@ def stream_tensors(artifact: Artifact, names: Iterable[str], buffers: Sequence[m
         def begin(count: int) -> None:
             for part, number in islice(parts, count):
                 target = buffers[part.buffer][: part.size_bytes]
-                coming.append((part, pool.submit(artifact.read_chunk, number, target)))
+                coming.append((part, pool.submit(artifact.read_chunks, [Wanted(number, target)])))
 
         begin(ahead)
         try:

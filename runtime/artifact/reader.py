@@ -181,9 +181,9 @@ class Artifact:
         """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
         self._run(list(map(Wanted, range(len(self.header.chunks)))))
 
-    def read_chunk(self, number: int, target: memoryview) -> None:
-        """Put what a chunk holds, verified, into `target`, of its raw size. Raises ArtifactError and FetchError."""
-        self._run([Wanted(number, target)])
+    def read_chunks(self, wanted: Sequence[Wanted]) -> None:
+        """Put what chunks hold, verified, into targets of their raw sizes. Raises ArtifactError and FetchError."""
+        self._run(wanted)
 
     def fetch_chunks(self, numbers: Iterable[int], keep: Keep) -> None:
         """Give `keep` the stored bytes of these chunks, in any order and on several threads, each verified. Raises
