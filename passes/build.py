@@ -130,12 +130,12 @@ def build(
     The path of a checkpoint's folder, or a hub id, is built with the recipe that `pyc init` would write. With
     `download`, what the local cache lacks of hub models is fetched; without it no network is used.
     `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
-    (all CPUs without it), or, with `jobs`, as many jobs at once of a Ray cluster: "ray" for the one on this machine,
-    "ray://HOST:PORT" for another (`passes.jobs.registry`). A file that is there is replaced when it is an artifact, or
-    with `force`; one that the build reads never is. `key` is a key file to sign with; without it `key_sources` says
-    which. `dump_ir` is a folder that gets the module as text after each pass. `programs_from` has the programs in place
-    of compilers, out of the files `sources`, each with what it is. Raises the errors of `pyc.runtime.errors`; then
-    nothing is left behind.
+    (without it one for each CPU that the process can use), or, with `jobs`, as many jobs at once of a Ray cluster:
+    "ray" for the one on this machine, "ray://HOST:PORT" for another (`passes.jobs.registry`). A file that is there is
+    replaced when it is an artifact, or with `force`; one that the build reads never is. `key` is a key file to sign
+    with; without it `key_sources` says which. `dump_ir` is a folder that gets the module as text after each pass.
+    `programs_from` has the programs in place of compilers, out of the files `sources`, each with what it is. Raises the
+    errors of `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
     check_progress(progress)

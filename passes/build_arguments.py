@@ -11,6 +11,7 @@ from typing import NoReturn, SupportsIndex
 from pyc.compiler.recipe.types import Recipe
 from pyc.runtime.arguments import flag, shown
 from pyc.runtime.errors import RecipeError, RunError
+from pyc.runtime.host.machine import allowed_cpus
 
 MOST_WORKERS = 1024
 
@@ -57,9 +58,9 @@ def check_flags(**flags: object) -> None:
 
 
 def check_workers(workers: object) -> int:
-    """Return how many threads are meant: all CPUs of this process for None. Raises RecipeError."""
+    """Return how many threads are meant: all CPUs that this process can use for None. Raises RecipeError."""
     if workers is None:
-        return len(os.sched_getaffinity(0))
+        return allowed_cpus()
     if not isinstance(workers, bool) and isinstance(workers, SupportsIndex):
         with suppress(TypeError):  # an array of several numbers
             count = operator.index(workers)

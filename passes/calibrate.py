@@ -11,7 +11,6 @@ Algorithms that look at exact inputs alone interpret once. Which algorithm does 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache as once
@@ -57,6 +56,7 @@ from pyc.passes.rounding import ROUNDINGS, RoundRows, by_importance
 from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
+from pyc.runtime.host.machine import allowed_cpus
 
 VERSION = 9
 """Changes when the same text would give other codes."""
@@ -89,7 +89,7 @@ def calibrate(
     this process), and `workers` threads (all processors) share what products it takes to know their inputs. Raises
     QuantizeError, IngestError, ClusterError and OSError.
     """
-    count = workers or len(os.sched_getaffinity(0))
+    count = workers or allowed_cpus()
     if executor is None:
         with LocalJobs(count, cache) as threads:
             return calibrate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from pyc.passes.measured_windows import windows_to_measure
 from pyc.passes.scale_channels import as_if_scaled
 from pyc.passes.scheme_problem import Problem, guessed_recipe, problem
 from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.host.machine import allowed_cpus
 from pyc.runtime.text.special_tokens import TOKENIZER
 from pyc.runtime.text.text_cut import TextCut, read_text_cut
 
@@ -143,7 +143,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         check_parts(lowered, recipe)
         module, weights = lowered.common, _as_scaled(lowered, recipe).weights()
         model_context = _model_context(recipe, module, files)
-        workers = workers or len(os.sched_getaffinity(0))
+        workers = workers or allowed_cpus()
         text_bytes = 0
         if goal is not None or recipe.quantize.reads_text():
             text = calibration_windows(recipe, module, files)

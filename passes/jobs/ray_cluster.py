@@ -33,6 +33,7 @@ from pyc.passes.jobs.ray_connection import RayConnection
 from pyc.passes.jobs.result_store import open_store
 from pyc.runtime import errors
 from pyc.runtime.errors import ClusterError, IngestError, PycError
+from pyc.runtime.host.machine import allowed_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class RayJobs:
         self.connection = RayConnection(address)
         self._address, self._limit, self.cache, self.place = address, workers, cache, place
         self._store = open_store(place)
-        self._local = LocalJobs(workers or len(os.sched_getaffinity(0)), cache)
+        self._local = LocalJobs(workers or allowed_cpus(), cache)
         self._site = Site(secrets.token_hex(8), place, secrets.token_hex(32), os.getcwd(), versions())
         self._blocks: dict[str, BlockDigests] = {}
         self._workers: dict[tuple[str, int], int] = {}

@@ -12,7 +12,9 @@ from pyc.commands.screen import say, say_json
 @click.option("-o", "--output", metavar="FILE", help="The artifact to write.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
 @click.option(
-    "--workers", type=click.IntRange(1, 1024), help="Threads that evaluate weights (default: all CPUs)."
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Threads that evaluate weights (default: one a CPU, within a container's quota).",
 )
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the build cache.")
 @click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     help="Change a key of the recipe, as in quantize.scheme=int8; may be given several times.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 1024), help="Threads that evaluate weights (default: all CPUs)."
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Threads that evaluate weights (default: one a CPU, within a container's quota).",
 )
 @click.option(
     "--jobs",

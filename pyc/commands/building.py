@@ -32,7 +32,7 @@ def build(
     - `output` is the file to write instead of the recipe's `artifact.path`. What is there is replaced when it is an
       artifact, or with `force`; a file that the build reads never is.
     - `overrides` are "key=value", as for --set.
-    - `workers` threads evaluate weights; all CPUs without it.
+    - `workers` threads evaluate weights; without it one for each CPU, within the quota of a container.
     - `jobs` has a Ray cluster evaluate them: "ray" (this machine's) or "ray://HOST:PORT"; `workers` jobs at once.
     - `download` fetches what the local cache lacks of hub models; without it no network is used.
     - `key` is a key file to sign with; without it, the first that `pyc.runtime.artifact.trust.key_sources` lists.

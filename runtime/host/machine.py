@@ -1,12 +1,13 @@
 """What a benchmark ran on, and how much memory it took."""
 
+import math
 import os
 import platform
 import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc.runtime.host.control_groups import memory_limit_bytes
+from pyc.runtime.host.control_groups import cpu_quota, memory_limit_bytes
 from pyc.runtime.host.kernel_files import kernel_lines
 
 STATUS = Path("/proc/self/status")
@@ -34,6 +35,12 @@ def describe_machine() -> Machine:
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
     )
+
+
+def allowed_cpus(root: Path = Path("/")) -> int:
+    """The CPUs that this process can use at a time: those that it may run on, or what its control groups' quota allows.
+    `root` is where /proc and /sys are."""
+    return max(1, math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota(root))))
 
 
 def memory_bytes(root: Path = Path("/")) -> int:

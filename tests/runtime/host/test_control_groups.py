@@ -5,7 +5,7 @@ import pytest
 from pyc.runtime.errors import RunError
 from pyc.runtime.host import aligned
 from pyc.runtime.host.control_groups import cpu_quota, memory_limit_bytes
-from pyc.runtime.host.machine import memory_bytes, most_memory_bytes, physical_memory_bytes
+from pyc.runtime.host.machine import allowed_cpus, memory_bytes, most_memory_bytes, physical_memory_bytes
 
 GB = 1 << 30
 
@@ -54,6 +54,16 @@ def test_memory_is_what_the_control_group_allows(files, limit, tmp_path):
         tree(root, {"proc/swaps": "Filename Type Size Used Priority\n/swap file 1 0 -2"})
         assert most_memory_bytes(root) == float("inf")  # weights may go there
         assert memory_bytes(root) == limit
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [("max", 16), ("400000", 4), ("250000", 3), ("50000", 1), ("9900000", 16)]
+)
+def test_builds_use_no_more_cpus_than_the_control_group_lets_run(quota, cpus, tmp_path, monkeypatch):
+    """Each takes memory: 64 workers in a container of 4 CPUs took that of 64."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    root = tree(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": f"{quota} 100000"})
+    assert allowed_cpus(root) == cpus
 
 
 def test_weights_that_do_not_fit_are_named_before_they_are_read(monkeypatch):
