@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from pyc.backends.torch_tensorrt.interface import INTERFACE, Interface, decode_interface, encode_interface
+from pyc.backends.torch_tensorrt.program_file import write_undisturbed
 from pyc.compiler.files.work_folder import work_folder
 from pyc.runtime.errors import LowerError
 
@@ -100,8 +101,10 @@ def examples(interface: Interface, device: str = "cpu") -> tuple[Tensor, ...]:
 
 
 def save_program(program: ExportedProgram, interface: Interface, file: BinaryIO) -> None:
-    """Write a program as torch.export.load reads it, with its interface as a further file."""
-    torch.export.save(program, file, extra_files={INTERFACE: encode_interface(interface)})
+    """Write a program as torch.export.load reads it, with its interface as a further file. Raises OSError, and what the
+    handler of a signal raises."""
+    extra = {INTERFACE: encode_interface(interface)}
+    write_undisturbed(file, lambda sink: torch.export.save(program, cast(BinaryIO, sink), extra_files=extra))
 
 
 def load_program(path: str | os.PathLike[str]) -> tuple[ExportedProgram, Interface]:
