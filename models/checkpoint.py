@@ -35,6 +35,9 @@ INDEX = "model.safetensors.index.json"
 _OTHER_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 """The pickles that transformers reads, and so can write as safetensors."""
+_TRAINING = re.compile(r"pytorch_model_fsdp.*|.*\.distcp|global_step\d+|mp_rank_.*|zero_to_fp32\.py")
+"""The state of a trainer that has parts of the model in each of several files."""
+_RUN = re.compile(r"checkpoint-\d+")
 _SAVED = ".from_pretrained(path).save_pretrained(new_path)"
 
 
@@ -92,6 +95,9 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
             what = found
         elif MODULES in names:
             what = f"sentence-transformers has it in a folder of its own: {own_folder()}"
+        elif runs := [name for name in names if _RUN.fullmatch(name) and "config.json" in directory.names_in(name)]:
+            last = max(runs, key=lambda name: (len(name), name))
+            what = f"a trainer's checkpoints are in folders of it; name one: {shown(last)}"
         elif directory.links_within is not None:
             what = "the cache has only a part of the model; pyc init, build and attach fetch the rest with --download"
         raise IngestError(f"{directory.label}: no config.json; {what}")
@@ -110,6 +116,11 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
 
 
 def _missing_weights(reference: str, config: HuggingFaceConfig, names: tuple[str, ...]) -> str:
+    if state := next((name for name in names if _TRAINING.fullmatch(name)), None):
+        return (
+            f"{reference}: found {shown(state)}, the state of a trainer, and no {SINGLE}; `accelerate merge-weights` "
+            "(FSDP) or zero_to_fp32.py in the folder (DeepSpeed) write the model out of it"
+        )
     refused = "but only safetensors are read (pickle can run code)"
     if pickled := [name for name in names if _PICKLED.fullmatch(name)]:
         remedy = f"if you trust it, convert it in Python: {_conversion(config, names)}"

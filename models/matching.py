@@ -16,6 +16,11 @@ from pyc.runtime.errors import IngestError
 
 logger = logging.getLogger(__name__)
 
+_WRAPPERS = re.compile(
+    r"(?:^|(?<=\.))(?:_orig_mod|module|_forward_module|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer"
+    r"|base_model\.model)\."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
@@ -65,9 +70,13 @@ def match_tensors(
     if rules.optional and missing == [rules.optional[0]]:
         raise IngestError(f"{checkpoint.label}: there is no tensor {missing[0]!r}: {rules.optional[1]}")
     if missing:
+        wrapped = next((name for name in unknown if _unwrapped(name, expected, rules) == missing[0]), None)
+        why = "the checkpoint does not belong to this config.json or is incomplete"
+        if wrapped is not None:
+            why = f"{wrapped!r} is there, as a trainer's wrapper names it; save the model that is in the wrapper"
         raise IngestError(
             f"{checkpoint.label}: tensor {missing[0]!r} of shape {list(expected[missing[0]])} is missing"
-            f"{_others(missing)}; the checkpoint does not belong to this config.json or is incomplete"
+            f"{_others(missing)}; {why}"
         )
     if unknown:
         raise IngestError(
@@ -79,6 +88,11 @@ def match_tensors(
     if ignored:
         logger.info("%s: %d tensors not needed, such as %s", checkpoint.label, len(ignored), ignored[0])
     return {name: found[name] for name in expected}
+
+
+def _unwrapped(stored: str, expected: Mapping[str, Shape], rules: NameRules) -> str:
+    """Return the canonical name without the parts that torch.compile, DDP, FSDP and PEFT put into it."""
+    return rules.canonical(_WRAPPERS.sub("", stored), expected)
 
 
 def _is_bias_of_zeros(name: str, checkpoint: Checkpoint) -> bool:

@@ -52,9 +52,12 @@ def with_weights(checkpoint: Checkpoint) -> Checkpoint:
     method = parts.settings(raw, _Method).quant_method
     reader = METHODS.get(method)
     if reader is None:
+        remedy = "give a checkpoint that is quantized by one of these, or unquantized"
+        if not method:
+            remedy = "if the weights are not quantized, as beside a leftover of a trainer, remove quantization_config"
         raise IngestError(
             f"{checkpoint.label}: {parts.place}quant_method is {quoted(method)}, expected one of "
-            f"{', '.join(METHODS)}; give a checkpoint that is quantized by one of these, or unquantized"
+            f"{', '.join(METHODS)}; {remedy}"
         )
     reader(raw, parts)
     return replace(checkpoint, tensors={**parts.left, **parts.made})

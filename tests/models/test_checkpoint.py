@@ -1,6 +1,7 @@
 """models/checkpoint.py and what it stands on: checkpoints that are broken, and messages that say how."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -41,6 +42,20 @@ with SourceFiles() as files:
         print(error)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard, lowest + 6)
 """
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod.", "module.", "_fsdp_wrapped_module._checkpoint_wrapped_module."])
+def test_names_that_a_wrapper_gives_are_told_as_such(wrapper, tiny_copy):
+    path = tiny_copy("llama")
+
+    def rename(tensors):
+        for name in list(tensors):
+            tensors[name.replace("model.", f"model.{wrapper}", 1)] = tensors.pop(name)
+
+    edit_tensors(path / "model.safetensors", rename)
+    said = refusal(path)
+    assert "'model.embed_tokens.weight'" in said
+    assert f"; 'model.{wrapper}embed_tokens.weight' is there, as a trainer's wrapper names it; save the" in said
 
 
 @pytest.mark.parametrize("limit", ["soft", "hard"])
@@ -111,6 +126,22 @@ SINGLE_FILE = {
     "no weights": (
         lambda p: (p / "model.safetensors").unlink(),
         f"neither model.safetensors nor {INDEX} is there",
+    ),
+    "state of FSDP": (
+        lambda p: (p / "model.safetensors").rename(p / "pytorch_model_fsdp.bin"),
+        "found pytorch_model_fsdp.bin, the state of a trainer, and no model.safetensors; `accelerate merge-weights`",
+    ),
+    "state of DeepSpeed": (
+        lambda p: ((p / "model.safetensors").unlink(), (p / "global_step500").mkdir()),
+        "found global_step500, the state of a trainer, and no model.safetensors; ",
+    ),
+    "checkpoints of a run": (
+        lambda p: (
+            [shutil.copytree(p, p.parent / "copy" / f"checkpoint-{n}") for n in (500, 1000)],
+            (p / "config.json").unlink(),
+            [shutil.move(each, p) for each in (p.parent / "copy").iterdir()],
+        ),
+        "no config.json; a trainer's checkpoints are in folders of it; name one: checkpoint-1000",
     ),
     "pickle only": (
         lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"),
