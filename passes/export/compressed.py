@@ -11,7 +11,7 @@ Embeddings and vectors are numbers: compressed-tensors quantizes what torch call
 artifact; what loads them may round them to the model's dtype.
 
 An encoder's classes have matrices that no vector needs and that the export leaves out, as the pooler, under names with
-or without "bert." in front: `ignore` has a pattern of them. transformers multiplies its matrices as numbers
+or without "bert." in front (vLLM has "model."): `ignore` has a pattern of them. transformers multiplies its matrices as numbers
 (`dequantize`): else they become numbers by a hook of the model's first call, which sentence-transformers goes around.
 """  # noqa: E501
 
@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.models.bert import LAYERS, PREFIX
+from pyc.models.bert import LAYERS
 from pyc.models.decoder import EMBEDDING, OUTPUT
 from pyc.passes.build import BuildEvent, log_note
 from pyc.passes.export.checkpoint import SAFETENSORS, dense_entry, write_documents
@@ -39,10 +39,10 @@ from pyc.runtime.host.rounding import ceil_div
 
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _BLOCK = 128
-_OUTSIDE_LAYERS = f"re:(?!({re.escape(PREFIX)})?{re.escape(LAYERS)})"
+_OUTSIDE_LAYERS = f"re:(?!(.*\\.)?{re.escape(LAYERS)})"
 _TRANSFORMERS_ONLY = (
     "its matrices are quantized in more than one way, so sentence-transformers cannot run the export; transformers "
-    "can. For sentence-transformers give all one scheme, or export it with --to hf"
+    "can, but for asymmetric schemes. For sentence-transformers give all one scheme, or export it with --to hf"
 )
 
 
@@ -94,19 +94,25 @@ def export_compressed(
     """
     found = checkpoint_parts(source)
     kind = _own_dtype(found) if dtype == "auto" else dtype
+    matrices = {
+        name: _Matrix(found, name, found.parts[name])
+        for name, shape in found.shapes.items()
+        if len(shape) == 2 and name in found.parts and name != EMBEDDING and _is_quantized(found.parts[name])
+    }
+    certain = {options[0] for options in (matrix.groups() for matrix in matrices.values()) if len(options) == 1}
     groups: dict[_Group, list[str]] = {}
     dense: list[str] = []
     entries: list[Entry] = []
     for name, shape in found.shapes.items():
-        part = found.parts.get(name)
-        if len(shape) != 2 or part is None or name == EMBEDDING or not _is_quantized(part):
+        if name not in matrices:
             entries.append(dense_entry(found, name, kind))
             if len(shape) == 2 and name != EMBEDDING and "embeddings" not in name:
                 dense.append(name.removesuffix(".weight"))
             continue
-        matrix = _Matrix(found, name, part)
-        groups.setdefault(matrix.group(), []).append(name.removesuffix(".weight"))
-        entries.extend(matrix.entries())
+        options = matrices[name].groups()
+        group = next((option for option in options if option in certain), options[0])
+        groups.setdefault(group, []).append(name.removesuffix(".weight"))
+        entries.extend(matrices[name].entries(group))
     if not groups:
         raise ArtifactError(
             f"{source.label}: none of its matrices is quantized; export it with --to hf, or build it with a "
@@ -142,26 +148,26 @@ class _Matrix:
         """Whether its codes are floating point."""
         return self._operation.kind.startswith("float8_")
 
-    def group(self) -> _Group:
-        """How it is quantized. Raises ArtifactError where compressed-tensors has no name for it."""
+    def groups(self) -> tuple[_Group, ...]:
+        """How it is quantized: in one way, or, where a row is one group, in the two that say the same of it, of which
+        the matrices beside it decide. Raises ArtifactError where compressed-tensors has no name for it."""
         columns = self.shape[1]
         if self.is_float:
-            return self._float_group()
+            return (self._float_group(),)
         block = self._operation.integer("block")
-        # A row that is one group of a scheme with groups is like the longer rows beside it, which have several.
-        is_row = columns != block and bool(np.all(self._scale == self._scale[:, :1]))
         zeros = bool(self._operation.weights[2])
         rounds = self._bits == 8 and self._operation.text("activations") == "int8"
-        if is_row and not zeros:
-            strategy, size = "channel", None
-        elif columns % block:
+        is_row = not zeros and bool(np.all(self._scale == self._scale[:, :1]))
+        strategies: list[tuple[str, int | None]] = [("channel", None)] if is_row else []
+        if columns == block or not is_row:
+            strategies.insert(0, ("group", block))
+        if not is_row and columns % block:
             raise self._refused(f"{columns} inputs are no multiple of its groups of {block}")
-        else:
-            strategy, size = "group", block
         if not rounds and columns % (32 // self._bits):
             raise self._refused(f"{columns} inputs of {self._bits} bits do not fill words of 32")
-        weights = _Weights(self._bits, "int", not zeros, strategy, size)
-        return _Group("int-quantized" if rounds else "pack-quantized", weights, rounds)
+        format_name = "int-quantized" if rounds else "pack-quantized"
+        weights = (_Weights(self._bits, "int", not zeros, strategy, size) for strategy, size in strategies)
+        return tuple(_Group(format_name, each, rounds) for each in weights)
 
     def _float_group(self) -> _Group:
         if self._operation.text("format") != "e4m3":
@@ -176,10 +182,9 @@ class _Matrix:
             weights = _Weights(8, "float", True, strategy)
         return _Group("float-quantized", weights)
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield the tensors that stand for it."""
+    def entries(self, group: _Group) -> Iterator[Entry]:
+        """Yield the tensors that stand for it, quantized as `group`."""
         rows, columns = self.shape
-        group = self.group()
         scale = self._scales(group.weights.strategy)
         yield Entry(f"{self.stem}.weight_scale", SAFETENSORS["f32"], scale.shape, lambda: scale)
         if group.format == "pack-quantized":
@@ -269,5 +274,5 @@ def _encoder_document(groups: dict[_Group, list[str]], dense: list[str]) -> dict
 
 
 def _any_class(module: str) -> str:
-    """Return a pattern of a module of BertModel that holds in the classes that have one, too."""
-    return f"re:({re.escape(PREFIX)})?{re.escape(module)}$"
+    """Return a pattern of a module of BertModel that holds in the classes that have one, too, whatever they call it."""
+    return f"re:(.*\\.)?{re.escape(module)}$"

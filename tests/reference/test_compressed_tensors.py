@@ -1,6 +1,7 @@
 """`pyc export --to compressed-tensors`: transformers and that package compute what the codes stand for, bit for bit."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -213,3 +214,32 @@ def test_an_encoder_of_several_schemes_says_that_sentence_transformers_cannot_ru
     (event,) = notes
     assert event.note.startswith(f"{recipe}: its matrices are quantized in more than one way, so sentence-transformers")
     assert settings(folder)["dequantize"] is False
+
+
+@pytest.mark.parametrize("prefix", ["", "bert.", "model.", "roberta.model."])
+@pytest.mark.parametrize("quantize", [{"scheme": "int8"}, MIXED_ENCODER], ids=["one scheme", "several"])
+def test_patterns_of_an_encoder_hold_whatever_a_class_calls_it(quantize, prefix, tiny_checkpoint, exported):
+    """vLLM's name of it is `model`, and patterns are matched from the start of a name."""
+    found = settings(exported(tiny_checkpoint("bert", **BERT), "compressed-tensors", quantize, shapes=WHOLE_TEXTS))
+
+    def fits(module, patterns):
+        return any(re.match(each.removeprefix("re:"), prefix + module) for each in patterns)
+
+    layers = [f"encoder.layer.{n}.{part}" for n in (0, 1) for part in ("attention.self.query", "output.dense")]
+    dense = ["encoder.layer.0.output.dense"] if len(found["config_groups"]) > 1 else []
+    assert [name for name in layers if fits(name, found["ignore"])] == dense
+    assert fits("pooler.dense", found["ignore"]) and fits("classifier", found["ignore"])
+    if len(found["config_groups"]) > 1:
+        for name in set(layers) - set(dense):
+            assert sum(fits(name, group["targets"]) for group in found["config_groups"].values()) == 1
+        targets = [each["targets"] for each in found["config_groups"].values()]
+        assert not any(fits("encoder.layer.11.output.dense", each) for each in targets)
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int8-g32"])
+def test_rows_of_one_group_are_quantized_as_the_matrices_beside_them(scheme, tiny_checkpoint, exported):
+    path = tiny_checkpoint("bert", hidden_size=32, intermediate_size=64, num_attention_heads=2)
+    found = settings(exported(path, "compressed-tensors", {"scheme": scheme}, shapes=WHOLE_TEXTS))
+    (group,) = found["config_groups"].values()
+    assert group["weights"]["strategy"] == ("channel" if scheme == "int8" else "group")
+    assert found["dequantize"]
