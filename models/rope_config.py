@@ -136,7 +136,7 @@ def _parse(value: object, raw: HuggingFaceConfig, head_dim: int, context: int, w
         mscale=table.mscale,
         mscale_all_dim=table.mscale_all_dim,
         attention_factor=table.attention_factor,
-        truncate=table.truncate is not False,
+        truncate=bool(given.get("truncate", True)),  # null is false, as transformers reads it
     )
     _check(rope, where)
     return rope

@@ -243,7 +243,8 @@ def _licences_of(name: str, wheel: Path, archive: zipfile.ZipFile) -> Iterator[B
 def _origin() -> Path | None:
     """The checkout or the wheel that pyc is installed from; None when it came from an index, or that is there no more.
 
-    A wheel counts when its bytes are those that pip has noted.
+    A wheel counts when its bytes are those that the installer has noted, or, where it noted none, its files are those
+    that are installed.
     """
     text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     noted = json.loads(text) if text else {}
@@ -252,12 +253,24 @@ def _origin() -> Path | None:
         return None
     path = Path(unquote(url.path))
     if path.suffix == ".whl" and path.is_file():
-        wanted = noted.get("archive_info", {}).get("hashes", {}).get("sha256")
+        archive = noted.get("archive_info") or {}
+        wanted = (archive.get("hashes") or {}).get("sha256") or str(archive.get("hash", "")).removeprefix("sha256=")
         try:
-            return path if wanted == BundleFile(path.name, path).sha256() else None
-        except OSError:
+            is_same = wanted == BundleFile(path.name, path).sha256() if wanted else _is_installed(path)
+        except (OSError, zipfile.BadZipFile):
             return None
+        return path if is_same else None
     return path if (path / "pyproject.toml").is_file() else None
+
+
+def _is_installed(wheel: Path) -> bool:
+    """Whether each module of a wheel is installed as the wheel's own list of digests has it."""
+    installed = set((importlib.metadata.distribution(DISTRIBUTION).read_text("RECORD") or "").splitlines())
+    with zipfile.ZipFile(wheel) as archive:
+        name = next((each for each in archive.namelist() if each.endswith(".dist-info/RECORD")), None)
+        listed = archive.read(name).decode().splitlines() if name else []
+    modules = [line for line in listed if ".dist-info/" not in line]
+    return bool(modules) and installed.issuperset(modules)
 
 
 def _pip(*arguments: str, **environment: str) -> None:

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from pyc.commands.bench_worker import Report, Request
-from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import markdown_table, plain_table
 from pyc.runtime.host.machine import Machine
+from pyc.runtime.host.sizes import human_bytes, human_count
 from pyc.runtime.measure.benchmark import Spread, histogram, spread
 
 COLUMNS = ("model", "size", "params", "scheme", "variant", "threads", "test", "result", "unit")

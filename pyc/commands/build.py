@@ -7,7 +7,7 @@ import click
 from pyc.commands.mixture_report import mixture_document, mixture_lines
 from pyc.commands.opening import keep_blas_small
 from pyc.commands.screen import say, say_json
-from pyc.commands.sizes import human_bytes, human_duration
+from pyc.runtime.host.sizes import human_bytes, human_duration
 from pyc.runtime.text.counted import counted
 
 if TYPE_CHECKING:

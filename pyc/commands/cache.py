@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from pyc.commands.screen import say, say_json
-from pyc.commands.sizes import human_bytes
-from pyc.runtime.host.sizes import EXPECTED, parse_size
+from pyc.runtime.host.sizes import EXPECTED, human_bytes, parse_size
 from pyc.runtime.text.counted import counted
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyc.commands.eval_text import figure
-from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import markdown_table, plain_table, terminal_width
 from pyc.passes.changes import Change
 from pyc.passes.compare_artifacts import Comparison, TensorChange
+from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.text.counted import counted
 from pyc.runtime.text.printable import printable
 from pyc.templates.rendering import render_html

@@ -21,8 +21,8 @@ from pyc.commands.opening import (
 )
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import say, tell
-from pyc.commands.sizes import human_duration
 from pyc.commands.status_line import show_status
+from pyc.runtime.host.sizes import human_duration
 
 if TYPE_CHECKING:
     from pyc.compiler.recipe.types import Recipe

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from pyc.commands.eval_charts import COLOURS, Chart, Points, chart
 from pyc.commands.eval_text import figure, table, with_error
-from pyc.commands.sizes import human_bytes
+from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.measure.quality_report import ArtifactQuality, Limit, QualityReport, ReportExample, ReportGuess
 from pyc.runtime.text.printable import printable
 from pyc.templates.rendering import render_html

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import plain_table
+from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.measure.quality import Divergence, Estimate
 from pyc.runtime.measure.quality_report import ArtifactQuality, Limit, QualityReport
 from pyc.runtime.text.counted import counted

@@ -13,7 +13,7 @@ import click
 
 from pyc.commands.opening import keep_blas_small
 from pyc.commands.screen import say
-from pyc.commands.sizes import human_bytes, human_count
+from pyc.runtime.host.sizes import human_bytes, human_count
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from pyc.backends.stored_weights import StoredWeight, scheme_bytes, stored_weights, weights_of
-from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
 from pyc.models.files import MAX_BYTES
 from pyc.runtime.artifact.format import MAJOR, MINOR, TRUNCATION, Header
@@ -27,6 +26,7 @@ from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.executors.registry import choose_program
+from pyc.runtime.host.sizes import human_bytes, human_count
 from pyc.runtime.text.counted import counted
 from pyc.runtime.text.text_cut import TextCut, read_text_cut
 

@@ -6,7 +6,7 @@ import click
 
 from pyc.commands.opening import ARTIFACT_FILE
 from pyc.commands.screen import say, tell
-from pyc.commands.sizes import human_bytes
+from pyc.runtime.host.sizes import human_bytes
 
 
 @click.command("install")

@@ -1,4 +1,4 @@
-"""Files with a JSON value a line, whose names end in .jsonl: a text, or an object with that text and an "id"."""
+"""Files *.jsonl and *.ndjson, with a JSON value a line: a text, or an object with that text and an "id"."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from pyc.commands.reading import check_text, read_lines
 from pyc.runtime.text.json_objects import unique_names
 from pyc.runtime.text.json_text import parse_json
 
+SUFFIXES = (".jsonl", ".ndjson")
 EXPECTED_TEXT = 'expected a JSON string or {"text": "..."}, and "id" beside it if you like'
 
 
@@ -23,7 +24,7 @@ class JsonLine:
 
 def is_json_lines(path: Path | None) -> bool:
     """Whether a file is read as JSON, by its name."""
-    return path is not None and path.suffix == ".jsonl"
+    return path is not None and path.suffix.lower() in SUFFIXES
 
 
 def parse_line(line: str, where: str, expected: str) -> JsonLine:
@@ -49,6 +50,8 @@ def read_texts(path: Path) -> Iterator[JsonLine]:
     lines."""
     for number, line in enumerate(read_lines(path, waits_for="a text a line"), 1):
         where = f"{path}: line {number}"
+        if not line.strip():
+            raise click.UsageError(f"{where}: it is empty; {EXPECTED_TEXT}")
         found = parse_line(line, where, EXPECTED_TEXT)
         text = found.value if isinstance(found.value, str) else found.value.pop("text", None)
         if not isinstance(text, str) or (isinstance(found.value, dict) and found.value):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pyc.commands.sizes import human_bytes
+from pyc.runtime.host.sizes import human_bytes
 
 if TYPE_CHECKING:
     from pyc.passes.mixture import Mixture, UniformScheme

@@ -141,8 +141,8 @@ def open_ahead(path: "Place", mode: "Mode" = "mmap") -> Iterator["Artifact"]:
 
 def _show_progress(done_bytes: int, total_bytes: int) -> None:
     """Say to a terminal how much of a remote artifact is here; nothing once all is."""
-    from pyc.commands.sizes import human_bytes
     from pyc.commands.status_line import show_status
+    from pyc.runtime.host.sizes import human_bytes
 
     share = f"fetching: {done_bytes / total_bytes:.0%} of {human_bytes(total_bytes)}"
     show_status(share if done_bytes < total_bytes else "")

@@ -9,8 +9,8 @@ import click
 
 from pyc.commands.opening import keep_blas_small
 from pyc.commands.screen import say, say_json, tell
-from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import entry_lines, print_table
+from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.text.counted import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyc.commands.screen import tell
-from pyc.commands.sizes import human_bytes, human_duration
+from pyc.runtime.host.sizes import human_bytes, human_duration
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pyc.commands.opening import ArtifactPlace
 from pyc.commands.screen import say
 from pyc.commands.signatures import Signatures
 from pyc.commands.signers import allow_unsigned_option, require_one_answer, signers_of, whose_signature_option
-from pyc.commands.sizes import human_bytes
 from pyc.commands.transfer_progress import TransferProgress
+from pyc.runtime.host.sizes import human_bytes
 
 if TYPE_CHECKING:
     from pyc.runtime.sources.places import Place, Remote

@@ -11,8 +11,8 @@ import click
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.reading import check_text
 from pyc.commands.screen import say, say_json
-from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
+from pyc.runtime.host.sizes import human_bytes
 
 if TYPE_CHECKING:
     from pyc.passes.weight_errors import MatrixError

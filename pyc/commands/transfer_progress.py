@@ -26,8 +26,8 @@ class TransferProgress:
     def advance(self, size_bytes: int) -> None:
         """Note bytes that are there; for several threads."""
         from pyc.commands.screen import tell
-        from pyc.commands.sizes import human_bytes, human_duration
         from pyc.commands.status_line import show_status
+        from pyc.runtime.host.sizes import human_bytes, human_duration
 
         with self._lock:
             self._done += size_bytes

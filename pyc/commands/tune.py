@@ -7,8 +7,8 @@ import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.screen import say, say_json
-from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
+from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.text.counted import counted
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned", "untrusted", "unreachable" or
-    "undecided": the policy, the key store or the .sig is at fault. `code` is the exit code; `signer` the fingerprint of
-    who signed first, `signatures` all that were looked at, `trusted` None where trust was not asked for or not reached.
-    `rule` is the pattern of the rule that held, by `policy`, a file; None: one trusted key was asked for. `digest` is
-    what `pyc trust revoke` takes: "header:" and the SHA-256 of the header, not of the file. `size_bytes` is None
-    where not all bytes were found to be intact."""
+    """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned", "untrusted", "unreachable",
+    "undecided": the policy, the key store or the .sig is at fault, or "unread": this process has no memory for it.
+    `code` is the exit code; `signer` the fingerprint of who signed first, `signatures` all that were looked at,
+    `trusted` None where trust was not asked for or not reached. `rule` is the pattern of the rule that held, by
+    `policy`, a file; None: one trusted key was asked for. `digest` is what `pyc trust revoke` takes: "header:" and the
+    SHA-256 of the header, not of the file. `size_bytes` is None where not all bytes were found to be intact."""
 
     path: str
     verdict: str
@@ -58,9 +58,10 @@ class Verdict:
 def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json: bool) -> None:
     """Check every byte of ARTIFACT, a file, a URL or - for standard input, and that a trusted key signed it.
 
-    Exit code 0: intact and trusted. 8: malformed, cut or altered. 10: not there. 11: not signed. 12: signed by a key
-    that is not trusted, expired or revoked, or by fewer than the policy asks for. 14: another machine does not give it.
-    15: whom this machine trusts cannot be told, as its policy, its key store or the .sig is at fault.
+    Exit code 0: intact and trusted. 8: malformed, cut or altered. 9: a stream that memory has no room for. 10: not
+    there. 11: not signed. 12: signed by a key that is not trusted, expired or revoked, or by fewer than the policy asks
+    for. 14: another machine does not give it. 15: whom this machine trusts cannot be told, as its policy, its key store
+    or the .sig is at fault.
     The bytes are checked before the signers are: 11 and 12 say that all of them are intact, the message of 15, too.
     """
     from pyc.runtime.artifact.trust.policy import trust_of
@@ -89,7 +90,7 @@ def _verify(
 ) -> "tuple[Verdict, PycError | None]":
     """Return the verdict on an artifact whose bytes are intact, and the error where its signers do not pass.
 
-    Raises ArtifactError for one that is missing or damaged.
+    Raises ArtifactError for one that is missing or damaged, RunError for one that memory has no room for.
     """
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.decision import decide
@@ -141,6 +142,7 @@ def _negative(artifact: "Place", error: "PycError") -> Verdict:
     from pyc.runtime.errors import (
         FetchError,
         MissingArtifactError,
+        RunError,
         TrustError,
         UnsignedArtifactError,
         UntrustedArtifactError,
@@ -152,6 +154,7 @@ def _negative(artifact: "Place", error: "PycError") -> Verdict:
         UntrustedArtifactError: "untrusted",
         FetchError: "unreachable",
         TrustError: "undecided",
+        RunError: "unread",
     }
     verdict = next((name for kind, name in names.items() if isinstance(error, kind)), "damaged")
     trusted = False if verdict in ("unsigned", "untrusted") else None

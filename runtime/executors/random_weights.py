@@ -12,7 +12,7 @@ from pyc.runtime.host.aligned import AnyArray, aligned_buffers
 
 
 def filled_tensors(header: Header, names: Iterable[str], weights: RandomWeights) -> dict[str, AnyArray]:
-    """Return tensors of these names, 64-byte aligned, filled with `weights`. Raises ArtifactError for lack of memory.
+    """Return tensors of these names, 64-byte aligned, filled with `weights`. Raises RunError for lack of memory.
     """
     by_name = {tensor.name: tensor for tensor in header.tensors}
     tensors = [by_name[name] for name in names]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.machine import most_memory_bytes
 from pyc.runtime.host.rounding import round_up
+from pyc.runtime.host.sizes import human_bytes
 
 AnyArray = NDArray[np.generic]
 
@@ -47,9 +48,9 @@ def aligned_buffers(sizes_bytes: Sequence[int]) -> list[NDArray[np.uint8]]:
     """
     ends = list(accumulate(round_up(size, ALIGNMENT_BYTES) for size in sizes_bytes))
     total = ends[-1] if ends else 0
-    most, taken = most_memory_bytes(), f"weights take {total / 1e9:.1f} GB of memory"
+    most, taken = most_memory_bytes(), f"weights take {human_bytes(total)} of memory"
     if total > most:
-        raise RunError(f"{taken}, and this process may have {most / 1e9:.1f}; {_MAPPED}")
+        raise RunError(f"{taken}, and this process may have {human_bytes(int(most))}; {_MAPPED}")
     try:
         whole = np.empty(total + ALIGNMENT_BYTES, dtype=np.uint8)
     except MemoryError as error:

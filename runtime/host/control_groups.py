@@ -24,6 +24,19 @@ def memory_limit_bytes(root: Path = Path("/")) -> float:
     return min(map(_memory_of, _groups("memory", root)), default=_NO_LIMIT)
 
 
+def may_swap(root: Path = Path("/")) -> bool:
+    """Whether no group keeps its memory from swap: memory.swap.max of 0, or as much of both together
+    (memory.memsw.limit_in_bytes) as of memory."""
+    return not any(map(_keeps_from_swap, _groups("memory", root)))
+
+
+def _keeps_from_swap(group: Path) -> bool:
+    both = kernel_text(group / "memory.memsw.limit_in_bytes")
+    limit = _memory_of(group)
+    is_all = both != "" and limit != _NO_LIMIT and both == kernel_text(group / "memory.limit_in_bytes")
+    return is_all or kernel_text(group / "memory.swap.max") == "0"
+
+
 def _groups(controller: str, root: Path) -> Iterator[Path]:
     """Yield the folders of the groups that limit a process by `controller`, its own and those above."""
     for line in kernel_lines(root / "proc/self/cgroup"):

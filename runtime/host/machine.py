@@ -7,7 +7,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc.runtime.host.control_groups import cpu_quota, memory_limit_bytes
+from pyc.runtime.host.control_groups import cpu_quota, may_swap, memory_limit_bytes
 from pyc.runtime.host.kernel_files import kernel_lines
 
 STATUS = Path("/proc/self/status")
@@ -55,9 +55,9 @@ def physical_memory_bytes() -> int:
 
 
 def most_memory_bytes(root: Path = Path("/")) -> float:
-    """The memory that this process can have and write to; infinite where there is swap, whose use nobody knows."""
+    """The memory that this process can have and write to; infinite where it may have swap, whose use nobody knows."""
     swaps = kernel_lines(root / "proc/swaps")[1:]
-    return float("inf") if swaps else memory_bytes(root)
+    return float("inf") if swaps and may_swap(root) else memory_bytes(root)
 
 
 def peak_rss_bytes() -> int:

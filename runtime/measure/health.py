@@ -21,6 +21,7 @@ from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
 from pyc.runtime.host.control_groups import memory_limit_bytes
 from pyc.runtime.host.home import NO_HOME, find_home_directory, nearest_existing
 from pyc.runtime.host.machine import describe_machine, memory_bytes, physical_memory_bytes
+from pyc.runtime.host.sizes import human_bytes
 
 Verdict = Literal["ok", "warn", "fail"]
 LEAST_FREE_BYTES = 1 << 30
@@ -46,7 +47,7 @@ def check_machine(root: Path = Path("/")) -> Iterator[Finding]:
     reason = "" if threads == cpus else "; one a core, and within the control group's quota"
     yield Finding("threads", "ok", f"{threads} of {cpus} CPUs{reason}")
     limited = "; what the control group allows" if memory_limit_bytes(root) < physical_memory_bytes() else ""
-    yield Finding("memory", "ok", f"{memory_bytes(root) / 1e9:.3g} GB{limited}")
+    yield Finding("memory", "ok", f"{human_bytes(memory_bytes(root))}{limited}")
     try:
         text = (root / HUGE_PAGES.relative_to("/")).read_text()
     except OSError:
@@ -117,7 +118,7 @@ def check_space(name: str, folder: Path, setting: str) -> Finding:
     except OSError as error:
         return Finding(name, "warn", f"{existing}: {error.strerror}", f"set {setting} to another folder")
     verdict: Verdict = "ok" if free >= LEAST_FREE_BYTES else "warn"
-    return Finding(name, verdict, f"{free / 1e9:.3g} GB free in {existing}", f"free some space, or set {setting}")
+    return Finding(name, verdict, f"{human_bytes(free)} free in {existing}", f"free some space, or set {setting}")
 
 
 def version_of(distribution: str) -> str | None:

@@ -16,6 +16,7 @@ from pyc.runtime.errors import ArtifactError, FetchError, RunError
 from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.machine import most_memory_bytes
 from pyc.runtime.host.memory_file import memory_file
+from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.host.turns import Turns
 from pyc.runtime.sources.local import HeldFile
 
@@ -44,7 +45,7 @@ class SequentialSource:
         if size_bytes is not None:
             try:
                 self.expect(size_bytes)
-            except (ArtifactError, RunError):
+            except RunError:
                 os.close(self._memory)
                 raise
 
@@ -54,19 +55,12 @@ class SequentialSource:
         return self._size
 
     def expect(self, size_bytes: int) -> None:
-        """Say how large it is, as its header has it. Raises RunError where memory has no room for that, as the kernel
-        would end the process without a word, and ArtifactError where the system does not grant it."""
+        """Say how large it is, as its header has it. Raises RunError where the system does not grant that."""
         self._size = size_bytes
-        most = most_memory_bytes()
-        if size_bytes > most:
-            raise RunError(
-                f"{self}: {size_bytes / 1e9:.1f} GB, which are kept in memory, and this process may have "
-                f"{most / 1e9:.1f}; put them into a file, or have a server with ranges (pyc pull)"
-            )
         try:
             os.ftruncate(self._memory, size_bytes)  # what has not come takes no memory
         except OSError as error:
-            raise ArtifactError(f"{self}: {size_bytes} bytes cannot be kept in memory: {_reason(error)}") from error
+            raise RunError(f"{self}: {size_bytes} bytes cannot be kept in memory: {_reason(error)}") from error
 
     def __str__(self) -> str:
         return self._name
@@ -103,7 +97,7 @@ class SequentialSource:
     def _await(self, stop: int) -> None:
         """Return when all bytes up to `stop` are there; the whole that was expected has to end there.
 
-        Raises ArtifactError, and RunError in a child that was forked before they came."""
+        Raises ArtifactError, and RunError in a child that was forked before they came, and where memory has no room."""
         with self._turns.lock:
             if self._error is not None:
                 raise self._error
@@ -121,6 +115,8 @@ class SequentialSource:
                 f"{self}: this process was forked, and the rest of the stream belongs to the parent; "
                 "load it in the parent"
             )
+        if self._come < stop:
+            self._require_memory(stop)
         buffer = memoryview(bytearray(READ_BYTES)) if self._come < stop else memoryview(b"")
         while self._come < stop:
             # Nothing beyond a header before that is checked.
@@ -137,12 +133,24 @@ class SequentialSource:
             self._is_whole = True
 
 
+    def _require_memory(self, size_bytes: int) -> None:
+        """Raise RunError where what is asked for does not fit: the kernel would end the process without a word."""
+        if size_bytes <= READ_BYTES:
+            return
+        most = most_memory_bytes()
+        if size_bytes > most:
+            raise RunError(
+                f"{self}: {human_bytes(size_bytes)} of it are to be kept in memory, and this process may have "
+                f"{human_bytes(int(most))}; put it into a file first (curl -o), or have a server that knows ranges"
+            )
+
+
 def _write(descriptor: int, data: memoryview, offset: int, name: str) -> None:
     while data:
         try:
             count = os.pwrite(descriptor, data, offset)
         except OSError as error:
-            raise ArtifactError(f"{name}: cannot be kept in memory at byte {offset}: {_reason(error)}") from error
+            raise RunError(f"{name}: cannot be kept in memory at byte {offset}: {_reason(error)}") from error
         data, offset = data[count:], offset + count
 
 

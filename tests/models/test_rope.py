@@ -196,6 +196,13 @@ def test_two_forms_that_differ_are_refused():
         parse({**scaled, "rope_theta": 500000.0}, rope_scaling=scaled)
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, True), ({"truncate": None}, False), ({"truncate": False}, False)])
+def test_truncate_is_read_as_transformers_reads_it(given, expected):
+    """Which asks `get("truncate", True)`: null is false."""
+    table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    assert parse({**table, **given}).truncate is expected
+
+
 @pytest.mark.parametrize("kind", ["rope_type", "type"])
 def test_two_forms_that_say_the_same_are_one(kind):
     """As publishers write them for transformers 4 and 5 together."""

@@ -33,7 +33,7 @@ from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray, RandomWeights
 from pyc.runtime.executors.random_weights import filled_tensors
 from pyc.runtime.host.aligned import aligned_zeros, is_aligned
-from pyc.runtime.host.machine import memory_bytes
+from pyc.runtime.host.machine import most_memory_bytes
 
 AnyArray = NDArray[np.generic]
 
@@ -86,7 +86,7 @@ class CpuExecutor:
         check_description(description_of(library), artifact.header, program)
         info = artifact.header.model
         if info.kv_cache is not None:
-            check_memory(info.kv_cache, kv_blocks, info.max_sequences, memory_bytes())
+            check_memory(info.kv_cache, kv_blocks, info.max_sequences, most_memory_bytes())
         file = artifact.hold_file()
         self._guard = Guard(library, file) if file else None
         if stays_loaded(library):

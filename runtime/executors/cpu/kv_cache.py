@@ -7,6 +7,7 @@ docs/tensor-layouts.md has what is inside. Which block holds which tokens is the
 from pyc.runtime.artifact.format import KvCache, KvDtype
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.rounding import round_up
+from pyc.runtime.host.sizes import human_bytes
 
 _VALUE_BYTES: dict[KvDtype, int] = {"f32": 4, "f16": 2, "int8": 1, "fp8": 1}
 _SCALE_BYTES = 4
@@ -24,7 +25,7 @@ def head_bytes(cache: KvCache) -> int:
     return cache.block_tokens * (features * _VALUE_BYTES[cache.dtype] + scale_bytes)
 
 
-def check_memory(cache: KvCache, blocks: int, sequences: int, memory_bytes: int) -> None:
+def check_memory(cache: KvCache, blocks: int, sequences: int, memory_bytes: float) -> None:
     """Raise RunError, saying what is needed, when a process that may have `memory_bytes` cannot have the cache.
 
     One of the `sequences` that share `blocks` has to fit in memory. All of them together take addresses first, and
@@ -34,8 +35,9 @@ def check_memory(cache: KvCache, blocks: int, sequences: int, memory_bytes: int)
     one = total // max(sequences, 1)
     if one > memory_bytes or total > _MOST_ADDRESSES:
         tokens = blocks // max(sequences, 1) * cache.block_tokens
+        may = f", and this process may have {human_bytes(int(memory_bytes))} of memory" if one > memory_bytes else ""
         raise RunError(
-            f"context: the cache of a sequence of {tokens} tokens takes {one / 1e9:.1f} GB, of all {sequences} "
-            f"sequences {total / 1e9:.1f} GB, and this process may have {memory_bytes / 1e9:.1f} GB of memory; "
-            "load with a smaller context (pyc run --context), or build with one"
+            f"context: the cache of a sequence of {tokens} tokens takes {human_bytes(one)}, of all {sequences} "
+            f"sequences {human_bytes(total)}{may}; load with a smaller context (pyc run --context), "
+            "or build with one"
         )

@@ -22,7 +22,7 @@ from pyc.runtime.executors.onnx.kv_cache import check_cache, make_caches
 from pyc.runtime.executors.onnx.program import CONVENTION, decode_program
 from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, InputArray, IntArray
-from pyc.runtime.host.machine import memory_bytes
+from pyc.runtime.host.machine import most_memory_bytes
 
 BACKEND = "onnx"
 
@@ -77,7 +77,7 @@ class OnnxExecutor:
         self._decoder: _Decoder | None = None
         if info.kv_cache is not None:
             positions = options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences
-            caches = make_caches(decoded, info.max_sequences, max(positions, 1), memory_bytes())
+            caches = make_caches(decoded, info.max_sequences, max(positions, 1), most_memory_bytes())
             prefix = read_prefix(artifact)
             self._decoder = _Decoder(sessions["forward"].bind, caches, info.hidden_size, prefix)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pyc.runtime.artifact.format import KvCache
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.onnx.program import OnnxProgram
+from pyc.runtime.host.sizes import human_bytes
 
 
 def check_cache(program: OnnxProgram, cache: KvCache | None) -> None:
@@ -27,7 +28,7 @@ def check_cache(program: OnnxProgram, cache: KvCache | None) -> None:
 
 
 def make_caches(
-    program: OnnxProgram, sequences: int, positions: int, memory_bytes: int
+    program: OnnxProgram, sequences: int, positions: int, memory_bytes: float
 ) -> dict[str, NDArray[np.float32]]:
     """Return the cache by the names of a graph's inputs, "past.L.key" and "past.L.value".
 
@@ -38,8 +39,8 @@ def make_caches(
     one = 4 * program.layers * 2 * program.kv_heads * positions * program.head_features
     if one > memory_bytes:
         raise RunError(
-            f"context: the cache of a sequence of {positions} tokens takes {one / 1e9:.1f} GB, and this process may "
-            f"have {memory_bytes / 1e9:.1f} GB of memory; load with a smaller context (pyc run --context)"
+            f"context: the cache of a sequence of {positions} tokens takes {human_bytes(one)}, and this process may "
+            f"have {human_bytes(int(memory_bytes))} of memory; load with a smaller context (pyc run --context)"
         )
     names = [f"past.{layer}.{kind}" for layer in range(program.layers) for kind in ("key", "value")]
     try:

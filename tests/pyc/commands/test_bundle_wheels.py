@@ -141,9 +141,10 @@ def test_the_command_that_is_named_makes_a_folder_complete(pyc, make_local_artif
 def installed_from(monkeypatch):
     """What pip notes of where pyc is installed from, and no index."""
 
-    def note(path, digest):
-        noted = json.dumps({"url": path.as_uri(), "archive_info": {"hashes": {"sha256": digest}}})
-        own = SimpleNamespace(read_text=lambda name: noted, version=importlib.metadata.version(DISTRIBUTION))
+    def note(path, digest, record=""):
+        hashes = {"hashes": {"sha256": digest}} if digest else {}
+        noted = {"direct_url.json": json.dumps({"url": path.as_uri(), "archive_info": hashes}), "RECORD": record}
+        own = SimpleNamespace(read_text=noted.get, version=importlib.metadata.version(DISTRIBUTION))
         monkeypatch.setattr("pyc.passes.bundle.wheels.importlib.metadata.distribution", lambda name: own)
 
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -160,6 +161,23 @@ def test_pyc_of_a_wheel_takes_that_wheel(installed_from, wheels, tmp_path, monke
     (tmp_path / "made").mkdir()
     fetch_wheels(tmp_path / "made", Target.here(), click)
     assert (tmp_path / "made" / own.name).read_bytes() == own.read_bytes()
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_wheel_whose_digest_nobody_noted_is_known_by_its_files(is_same, installed_from, tmp_path, monkeypatch):
+    """As by installers that note none: uv."""
+    own, listed = tmp_path / "its place" / "pyc_compiler-0-py3-none-any.whl", "pyc/a.py,sha256=abc,3\n"
+    own.parent.mkdir()
+    with zipfile.ZipFile(own, "w") as archive:
+        archive.writestr("pyc_compiler-0.dist-info/RECORD", f"{listed}pyc_compiler-0.dist-info/RECORD,,\n")
+    installed_from(own, None, (listed if is_same else "pyc/a.py,sha256=xyz,3\n") + "../../bin/pyc,sha256=d,1\n")
+    if is_same:
+        monkeypatch.setattr("pyc.passes.bundle.wheels._pip", lambda *arguments, **environment: None)
+        fetch_wheels(tmp_path, Target.here(), {})
+        assert (tmp_path / own.name).read_bytes() == own.read_bytes()
+    else:
+        with pytest.raises(ArtifactError, match="pip download"):
+            fetch_wheels(tmp_path, Target.here(), {})
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -78,7 +78,7 @@ def test_a_file_of_json_lines(pyc, encoder_artifact, tmp_path):
     ("line", "says"),
     [
         ("the dog", "not JSON (Expecting value: line 1 column 1 (char 0)); expected a JSON string or {"),
-        ("", "not JSON"),
+        ("", "it is empty; expected a JSON string"),
         ("[1]", 'expected a JSON string or {"text": "..."}, and "id" beside it if you like'),
         ('{"prompt": "the dog"}', "expected a JSON string or"),
         ('{"text": "a", "title": "b"}', "expected a JSON string or"),

@@ -6,6 +6,7 @@ import pytest
 
 from pyc.runtime.artifact.trust.key_store import add_trusted, remove_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import PublicKey
+from pyc.runtime.errors import RunError
 
 
 def test_intact_and_trusted(pyc, make_artifact):
@@ -99,6 +100,17 @@ def test_a_pinned_key_counts_whatever_is_trusted(pyc, make_artifact, tmp_path):
     assert (code, out) == (11, "")
     assert pyc("verify", path, "--key", tmp_path / "none.pub")[0] == 15  # a key that is missing is no missing artifact
     assert pyc("verify", path, "--key", key.text(), "--allow-unsigned")[0] == 2
+
+
+def test_what_memory_has_no_room_for_is_not_called_damaged(pyc, make_artifact, monkeypatch):
+    def refuse(*arguments, **options):
+        raise RunError("standard input: 40 GB of it are to be kept in memory")
+
+    monkeypatch.setattr("pyc.runtime.artifact.reader.open_artifact", refuse)
+    code, out, err = pyc("verify", make_artifact(), "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["code"], found["trusted"]) == (9, "unread", 9, None)
+    assert found["error"] in err
 
 
 def test_the_verdict_as_json(pyc, make_artifact, tmp_path):

@@ -54,6 +54,12 @@ def test_memory_is_what_the_control_group_allows(files, limit, tmp_path):
         tree(root, {"proc/swaps": "Filename Type Size Used Priority\n/swap file 1 0 -2"})
         assert most_memory_bytes(root) == float("inf")  # weights may go there
         assert memory_bytes(root) == limit
+        for path, text in files.items():
+            if path.endswith(("memory.max", "memory.limit_in_bytes")) and text == limit:
+                group = path.rpartition("/")[0]
+                tree(tmp_path, {f"{group}/memory.swap.max": 0} if path.endswith("max") else {})
+                tree(tmp_path, {f"{group}/memory.memsw.limit_in_bytes": text} if path.endswith("bytes") else {})
+        assert most_memory_bytes(root) == limit  # no swap for this group
 
 
 @pytest.mark.parametrize(
@@ -69,6 +75,6 @@ def test_builds_use_no_more_cpus_than_the_control_group_lets_run(quota, cpus, tm
 def test_weights_that_do_not_fit_are_named_before_they_are_read(monkeypatch):
     """A process that writes to more memory than its group has is killed without a word."""
     monkeypatch.setattr(aligned, "most_memory_bytes", lambda: 1000.0)
-    with pytest.raises(RunError, match=r"^weights take 0.0 GB of memory, and this process may have 0.0; run it from a"):
+    with pytest.raises(RunError, match=r"^weights take 1\.22 kB of memory, and this process may have 1 kB; run it"):
         aligned.aligned_buffers([900, 200])
     assert len(aligned.aligned_buffers([900])) == 1

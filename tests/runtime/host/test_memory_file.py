@@ -38,10 +38,10 @@ def small_files() -> Iterator[None]:
 def test_a_limit_of_the_size_of_files_is_named() -> None:
     """Where the size is known before, as a server says it, and where it is not."""
     limit = r"File too large; the size of files is limited \(ulimit -f\) to less than its size: raise the limit$"
-    with pytest.raises(ArtifactError, match=rf"^http://host/m.pyca: 5000 bytes cannot be kept in memory: {limit}"):
+    with pytest.raises(RunError, match=rf"^http://host/m.pyca: 5000 bytes cannot be kept in memory: {limit}"):
         source_of(b"", 5000)
     source = source_of(bytes(5000))
-    with pytest.raises(ArtifactError, match=rf"cannot be kept in memory at byte \d+: {limit}"):
+    with pytest.raises(RunError, match=rf"cannot be kept in memory at byte \d+: {limit}"):
         source.read_into(0, memoryview(bytearray(5000)))
 
 

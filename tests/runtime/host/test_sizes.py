@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyc.commands.sizes import human_bytes, human_count, human_duration
+from pyc.runtime.host.sizes import human_bytes, human_count, human_duration
 
 
 @pytest.mark.parametrize(
