@@ -41,7 +41,8 @@ def _require_private(*places: tuple[Path, int], what: str) -> None:
 
 
 def require_unwritable(path: Path, what: str) -> None:
-    """Raise ArtifactError where a file's own mode lets others write to it, and so do `what` in the user's name.
+    """Raise ArtifactError where the mode of a file, or of a pipe, lets others write to it, and so do `what` in the
+    user's name.
 
     For a file that the user names, wherever it lies and whosever it is: one that a container mounts, say.
     """
@@ -51,6 +52,11 @@ def require_unwritable(path: Path, what: str) -> None:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     if stat.S_ISREG(mode):
         _refuse_writable(path, mode, 0o022, what)
+    if stat.S_ISFIFO(mode) and mode & 0o022:
+        raise ArtifactError(
+            f"{path}: a pipe that others may write to (mode {stat.S_IMODE(mode):o}), and so {what} in your name; make "
+            "it with mkfifo -m 600, or let the shell make one, as <(...) does"
+        )
 
 
 def _refuse_writable(place: Path, mode: int, forbidden: int, what: str) -> None:

@@ -142,10 +142,10 @@ def _trust_of(text: str) -> Policy:
         return policy_of_key(parse_public_key(text))
     if not os.path.lexists(text):
         raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
+    require_unwritable(Path(text), "change what is trusted")
     content = read_small_text(Path(text), MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK)
     if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
-    require_unwritable(Path(text), "change what is trusted")
     return parse_policy(content, text)
 
 

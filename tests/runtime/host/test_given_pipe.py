@@ -8,7 +8,7 @@ import pytest
 
 from pyc.runtime.artifact.trust.keys import new_key_text, read_signing_key, read_small_text
 from pyc.runtime.artifact.trust.policy import trust_of
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host import given_pipe
 from pyc.runtime.host.given_pipe import read_given_pipe
 
@@ -73,3 +73,42 @@ def test_what_is_no_such_pipe(tmp_path: Path) -> None:
         assert read_given_pipe(Path(f"/dev/fd/{file.fileno()}"), 10) is None
     with pytest.raises(ArtifactError, match="not a regular file"):
         read_small_text(tmp_path / "pipe")
+
+
+@pytest.fixture
+def named_pipe(tmp_path: Path):
+    """`named_pipe(data, mode)`: the path of the descriptor of a named pipe that holds data; its writer has left."""
+    opened = []
+
+    def make(data: bytes, mode: int) -> Path:
+        path = tmp_path / f"pipe{len(opened)}"
+        os.mkfifo(path)
+        path.chmod(mode)
+        opened.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        with open(path, "wb", buffering=0) as file:
+            file.write(data)
+        return Path(f"/dev/fd/{opened[-1]}")
+
+    yield make
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+def test_a_named_pipe_that_others_may_write_to_is_not_believed(named_pipe, mode: int) -> None:
+    key = new_key_text()
+    public = read_signing_key(named_pipe(key.encode(), 0o600)).public.text()
+    policy = f'keys = ["{public}"]\n'
+    for text in (policy, public):
+        assert trust_of(str(named_pipe(text.encode(), 0o644))).keys == trust_of(public).keys
+    for text in (policy, public):
+        with pytest.raises(TrustError, match=rf"others may write to \(mode {mode:o}\), and so change what is trusted"):
+            trust_of(str(named_pipe(text.encode(), mode)))
+    said = rf"private key from a pipe that others may read or write to \(mode {mode:o}\)"
+    with pytest.raises(ArtifactError, match=said):
+        read_signing_key(named_pipe(key.encode(), mode))
+
+
+def test_a_named_pipe_that_others_may_read_brings_no_private_key(named_pipe) -> None:
+    with pytest.raises(ArtifactError, match=r"others may read or write to \(mode 644\)"):
+        read_signing_key(named_pipe(new_key_text().encode(), 0o644))
