@@ -122,6 +122,7 @@ def _machine_policy(home: Path | None) -> Policy:
         if named == "":  # a service whose setting is lost must not fall back to a weaker policy
             raise ArtifactError(f"${VARIABLE}: is set, but empty; give it a policy's file, or unset it")
         if named:
+            _refuse_pipe(Path(named))
             return read_policy(Path(named))
         home = find_home_directory()
     path = home / "policy.toml" if home else None
@@ -129,6 +130,15 @@ def _machine_policy(home: Path | None) -> Policy:
         return DEFAULT
     require_private(path, "change what is trusted")
     return read_policy(path)
+
+
+def _refuse_pipe(path: Path) -> None:
+    """Raise ArtifactError for a pipe: the second of two questions would find it empty."""
+    if path.is_fifo():
+        raise ArtifactError(
+            f"${VARIABLE}: {path} is a pipe, which can be read once, and a policy is read as often as it is asked for; "
+            "write it to a file that only you may write to, and name that"
+        )
 
 
 def trust_of(text: str) -> Policy:

@@ -355,6 +355,25 @@ def test_a_policy_that_others_may_write_to_lets_nothing_run(
             read()
 
 
+@pytest.mark.parametrize("folder", ["/dev/fd", "/proc/self/fd"])
+def test_the_machines_policy_comes_from_no_pipe(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first who asks would get it, and the second an empty one; a file by its descriptor can be read again."""
+    policy = b"[[rule]]\nthreshold = 2\n"
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as pipe:
+        with open(writing, "wb", buffering=0) as file:
+            file.write(policy)
+        monkeypatch.setenv("PYC_TRUST_POLICY", f"{folder}/{reading}")
+        for _ in range(2):
+            with pytest.raises(TrustError, match=rf"\$PYC_TRUST_POLICY: {folder}/{reading} is a pipe, .* to a file"):
+                machine_policy()
+        assert pipe.read() == policy
+    (tmp_path / "policy.toml").write_bytes(policy)
+    with open(tmp_path / "policy.toml", "rb") as file:
+        monkeypatch.setenv("PYC_TRUST_POLICY", f"{folder}/{file.fileno()}")
+        assert [machine_policy().rules[0].threshold for _ in range(2)] == [2, 2]
+
+
 @pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
 def test_a_public_key_that_others_may_write_to_lets_nothing_run(
     mode: int, keys: list[SigningKey], tmp_path: Path
