@@ -11,6 +11,7 @@ own line, by the public half beside its file or by this machine's policy or stor
 first four is neither stored nor trusted by using it. No message holds a private key, or a part of it.
 """
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ from pyc.runtime.artifact.trust.keys import (
 from pyc.runtime.artifact.trust.policy import machine_policy
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
+
+logger = logging.getLogger(__name__)
 
 VARIABLE = "PYC_SIGNING_KEY"
 FILE_VARIABLE = "PYC_SIGNING_KEY_FILE"
@@ -118,11 +121,13 @@ def _with_last_day(chosen: ChosenKey, home: Path | None) -> ChosenKey:
 
 
 def _why_not(public: PublicKey, home: Path | None) -> str | None:
-    """Why what a key signs counts for nobody, as far as that is known here."""
-    with suppress(ArtifactError):
+    """Why what a key signs counts for nobody, as far as that is known here; a policy that cannot be read is told of."""
+    try:
         policy = machine_policy(home)
         if public.fingerprint in policy.revoked:
             return f"is revoked by {policy.origin}"
+    except ArtifactError as error:
+        logger.warning("whether key %s was revoked here is not known: %s", public.fingerprint, error)
     try:
         return why_not(public, home)
     except ArtifactError:

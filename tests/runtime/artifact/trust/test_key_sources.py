@@ -165,6 +165,19 @@ def test_what_a_policy_revokes_signs_nothing(home: Path, tmp_path: Path) -> None
         choose_key(file=tmp_path / "key")
 
 
+def test_a_policy_that_cannot_be_read_is_told_of_and_stops_no_job(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may revoke the key."""
+    public = write_key_file(tmp_path / "key").public
+    home.mkdir(mode=0o700)
+    (home / "policy.toml").write_text("nonsense")
+    assert choose_key(file=tmp_path / "key").key.public.raw == public.raw
+    (said,) = caplog.messages
+    policy = home / "policy.toml"
+    assert said.startswith(f"whether key {public.fingerprint} was revoked here is not known: {policy}: not a trust")
+
+
 @pytest.mark.parametrize("text", ["pyc-ed25519 AAAA ci", "-----BEGIN PUBLIC KEY-----\nMCow\n"])
 def test_a_public_key_signs_nothing(text: str, tmp_path: Path) -> None:
     path = tmp_path / "ci.pub"
