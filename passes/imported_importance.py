@@ -57,7 +57,7 @@ def imported_importance(recipe: Recipe, module: Module, files: SourceFiles) -> I
             continue
         names = names_in_stack(name) if isinstance(weight, Stacked) else [name]
         missing = next((part for part in names if part not in given), None)
-        if missing is not None and _is_left_out(module, name, weight):
+        if missing is not None and may_be_left_out(module, name, weight):
             continue
         if missing is not None:
             raise QuantizeError(
@@ -102,8 +102,8 @@ def _given(path: str, where: str, module: Module, files: SourceFiles) -> dict[st
     return found
 
 
-def _is_left_out(module: Module, name: str, weight: Expression) -> bool:
-    """Whether a matrix may be missing: one of the logits that no override gives the algorithm to."""
+def may_be_left_out(module: Module, name: str, weight: Expression) -> bool:
+    """Return whether a file may lack a matrix: one of the logits that no override gives the algorithm to."""
     heads = {o.weights[0] for f in module.graph.functions if f.name == "logits" for o in f.operations if o.weights}
     return name in heads and isinstance(weight, Stored) and weight.algorithm is None
 

@@ -11,6 +11,7 @@ Nothing of the artifact is executed; every byte of it is verified, and every fil
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,7 @@ from pyc.passes.adapters.compute_prefix import compute_prefix
 from pyc.passes.assign_schemes import quantizable
 from pyc.passes.calibrate import calibration_records, with_scaled_channels
 from pyc.passes.calibration_text import calibration_sources, calibration_windows
-from pyc.passes.imported_importance import importance_source, imported_importance
+from pyc.passes.imported_importance import importance_source, imported_importance, may_be_left_out
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.pipeline import pipeline
@@ -48,6 +49,8 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.tensor_rows import TensorRows
 from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError
+
+logger = logging.getLogger(__name__)
 
 ROWS_AT_A_TIME = 4096
 
@@ -62,7 +65,7 @@ class MatrixError:
     """A matrix [rows, columns]: how it is stored, by what algorithm it was rounded, bits a weight, and what that cost.
 
     `layer` is None for what is in none; `kind` is the rest of the name. `algorithm` is "exact", "kept" (the codes of
-    a quantized checkpoint), or the recipe's.
+    a quantized checkpoint), the recipe's, or "unknown" (a file that would tell is not at hand).
     """
 
     name: str
@@ -210,20 +213,24 @@ def _algorithms(
 ) -> Mapping[str, str]:
     """Return how matrices were rounded that were not to nearest, as those are that an importance file leaves out.
 
-    Unless the source itself has it `is_named`, the file is looked for where the artifact's recipe has it, and one of
-    its name that is another counts as none.
+    Unless the source itself has it `is_named`, the file is looked for where the artifact's recipe has it. Where it is
+    not, or is another, what it may have left out is "unknown", and a warning says so.
     """
-    source = importance_source(recipe)
-    imported = None
-    if source is not None and Path(source.path).is_file():
-        try:
-            require_files(artifact, (source,), files)
-        except (ArtifactError, OSError):
-            if is_named:
-                raise
-        else:
-            imported = imported_importance(recipe, module, files)
-    return calibrated(module, recipe.quantize.algorithm, imported)
+    algorithm, source = recipe.quantize.algorithm, importance_source(recipe)
+    if source is None:
+        return calibrated(module, algorithm)
+    try:
+        require_files(artifact, (source,), files)
+    except (ArtifactError, OSError) as error:
+        if is_named:
+            raise
+        found = calibrated(module, algorithm)
+        imported = [name for name, how in found.items() if how == "imatrix"]
+        unknown = [name for name in imported if may_be_left_out(module, name, module.weights[name])]
+        if unknown:
+            logger.warning("whether %s has importance in %s is not known: %s", ", ".join(unknown), source.name, error)
+        return {**found, **dict.fromkeys(unknown, "unknown")}
+    return calibrated(module, algorithm, imported_importance(recipe, module, files))
 
 
 def _recorded_recipe(artifact: Artifact) -> Recipe:

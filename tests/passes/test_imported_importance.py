@@ -251,7 +251,7 @@ def test_a_report_says_that_a_head_that_the_file_leaves_out_is_rounded_to_neares
         weight_errors(artifact, recipe_from(document), files, Cache(None))
 
 
-def test_a_report_of_a_checkpoint_alone_passes_over_another_file_of_that_name(tiny_checkpoint, tmp_path):
+def test_a_report_of_a_checkpoint_alone_believes_no_other_file_of_that_name(tiny_checkpoint, tmp_path, caplog):
     path, document = without_the_head(tiny_checkpoint, tmp_path, "model.imatrix")
     (tmp_path / "recipe.yaml").write_text(json.dumps(document))
     made = build(tmp_path / "recipe.yaml", output=tmp_path / "m.pyca").path
@@ -263,7 +263,34 @@ def test_a_report_of_a_checkpoint_alone_passes_over_another_file_of_that_name(ti
         return {each.name: each.algorithm for each in errors}["lm_head.weight"]
 
     (tmp_path / "elsewhere").mkdir()
-    without = algorithm_of_the_head(tmp_path / "elsewhere")
+    assert algorithm_of_the_head(tmp_path / "elsewhere") == "unknown"
     write(tmp_path / "elsewhere" / "model.imatrix", squares(path, "llama"))
-    assert algorithm_of_the_head(tmp_path / "elsewhere") == without
+    assert algorithm_of_the_head(tmp_path / "elsewhere") == "unknown"
+    asked = "whether lm_head.weight has importance in calibration/model.imatrix is not known: "
+    missing, other = caplog.messages
+    assert missing.startswith(asked) and f"there is no file {tmp_path}/elsewhere/model.imatrix" in missing
+    assert other.startswith(asked) and f"another file at {tmp_path}/elsewhere/model.imatrix" in other
+    caplog.clear()
     assert algorithm_of_the_head(tmp_path) == "rtn", "it is the file itself"
+    assert not caplog.messages
+
+
+def test_a_report_without_the_file_knows_what_the_file_cannot_have_left_out(tiny_checkpoint, tmp_path, caplog):
+    path, document = without_the_head(tiny_checkpoint, tmp_path, str(tmp_path / "model.imatrix"))
+    write(tmp_path / "model.imatrix", squares(path, "llama"))
+    document["quantize"]["overrides"] = [{"match": "lm_head", "scheme": "int4-g32", "algorithm": "imatrix"}]
+    made = build(document, output=tmp_path / "m.pyca").path
+    (tmp_path / "model.imatrix").unlink()
+    with open_artifact(made) as artifact, SourceFiles() as files:
+        errors = weight_errors(artifact, recipe_from({"model": str(path)}), files, Cache(None))
+    assert {each.name: each.algorithm for each in errors}["lm_head.weight"] == "imatrix"
+    assert not caplog.messages
+
+
+def test_a_report_of_a_recipe_whose_file_is_missing_is_refused(tiny_checkpoint, tmp_path):
+    _, document = without_the_head(tiny_checkpoint, tmp_path, str(tmp_path / "model.imatrix"))
+    made = build(document, output=tmp_path / "m.pyca").path
+    (tmp_path / "model.imatrix").unlink()
+    said = rf"it was made from calibration/model\.imatrix, and there is no file {tmp_path}/model\.imatrix; "
+    with open_artifact(made) as artifact, SourceFiles() as files, pytest.raises(ArtifactError, match=said):
+        weight_errors(artifact, recipe_from(document), files, Cache(None))
