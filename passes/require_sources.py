@@ -61,31 +61,46 @@ def require_model(artifact: Artifact, ingested: Ingested, calibration: Collectio
     _refuse(artifact, [*passes, *(told("sources", change) for change in groups["sources"])])
 
 
-def require_files(artifact: Artifact, sources: Iterable[SourcePath], files: SourceFiles) -> None:
+def require_files(
+    artifact: Artifact, sources: Iterable[SourcePath], files: SourceFiles, calibration: Collection[str]
+) -> None:
     """Raise ArtifactError unless the artifact was made from these files, which may be some of many.
+
+    `calibration` are the names of those that it was made from, for who gives one of another name.
 
     The artifact may have named them: one of another size than it records is not read, nor one of more than MOST_BYTES,
     and of what was not recorded nothing is told.
     """
     recorded = artifact.header.provenance.sources
-    for source in sources:
+    wanted = tuple(sources)
+    others = set(calibration) - {source.name for source in wanted}
+    for source in wanted:
         of_name = tuple(each for each in recorded if each.name == source.name)
+        candidates = of_name or tuple(each for each in recorded if each.name in others)
+        names = ", ".join(dict.fromkeys(each.name for each in candidates)) or source.name
         try:
             size_bytes = files.size_bytes(source.path)
         except FileNotFoundError as error:
             raise ArtifactError(
-                f"{artifact.path}: it was made from {source.name}, and there is no file {source.path}; give the recipe "
+                f"{artifact.path}: it was made from {names}, and there is no file {source.path}; give the recipe "
                 "that it was built from, which says where that file is"
             ) from error
         except OSError as error:
             raise ArtifactError(
-                f"{artifact.path}: it was made from {source.name}, and {source.path} cannot be read: "
+                f"{artifact.path}: it was made from {names}, and {source.path} cannot be read: "
                 f"{error.strerror or 'it is not a regular file'}; give the recipe that it was built from"
             ) from error
-        is_of_size = size_bytes <= MOST_BYTES and size_bytes in {each.size_bytes for each in of_name}
-        if not is_of_size or _recorded(source, files) not in of_name:
-            there = f"{of_name[0].size_bytes:,} bytes, {of_name[0].blake3[:12]}" if of_name else "nothing"
+        is_of_size = size_bytes <= MOST_BYTES and size_bytes in {each.size_bytes for each in candidates}
+        content = _content(_recorded(source, files)) if is_of_size else None
+        same = next((each for each in candidates if _content(each) == content), None)
+        if same is None:
+            there = " or ".join(f"{_shown_as(each, source)}{_told_content(each)}" for each in candidates) or "nothing"
             _refuse(artifact, [f"sources {source.name}: {there} in the artifact, and another file at {source.path}"])
+        elif not of_name:
+            raise ArtifactError(
+                f"{artifact.path}: it was made from {same.name}, and {source.path} has the same content by another "
+                f"name; rename or copy it to {_base_name(same.name)}, and give a recipe that names that"
+            )
 
 
 def require_tokens(artifact: Artifact, given: Iterable[PassRecord]) -> None:
@@ -178,6 +193,15 @@ def _folder(name: str) -> str | None:
 
 def _base_name(name: str) -> str:
     return name.rpartition("/")[2]
+
+
+def _shown_as(recorded: SourceFile, source: SourcePath) -> str:
+    """Return the recorded name of a file where it is not that of the given one, which has been told."""
+    return "" if recorded.name == source.name else f"{recorded.name} of "
+
+
+def _told_content(source: SourceFile) -> str:
+    return f"{source.size_bytes:,} bytes, {source.blake3[:12]}"
 
 
 def _content(source: SourceFile) -> tuple[int, str]:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from pyc.compiler.evaluate import evaluate_rows, is_kept, stored_scheme, unstore
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import work_folder
-from pyc.compiler.ir import Module
+from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import neutral_path, recipe_from
 from pyc.compiler.recipe.types import Recipe
@@ -142,7 +142,7 @@ def _scaled(
     if scaled(calibrated(module, wanted.algorithm))[0] is None:
         yield module
         return
-    require_files(artifact, calibration_sources(recipe), files)
+    _require_calibration(artifact, calibration_sources(recipe), files)
     module = compute_prefix(module, ingested.adapters, files)
     windows = calibration_windows(recipe, module, files, cache)
     require_tokens(artifact, calibration_records(module, windows, wanted.algorithm, wanted.migration))
@@ -220,7 +220,7 @@ def _algorithms(
     if source is None:
         return calibrated(module, algorithm)
     try:
-        require_files(artifact, (source,), files)
+        _require_calibration(artifact, (source,), files)
     except (ArtifactError, OSError) as error:
         if is_named:
             raise
@@ -231,6 +231,11 @@ def _algorithms(
             logger.warning("whether %s has importance in %s is not known: %s", ", ".join(unknown), source.name, error)
         return {**found, **dict.fromkeys(unknown, "unknown")}
     return calibrated(module, algorithm, imported_importance(recipe, module, files))
+
+
+def _require_calibration(artifact: Artifact, sources: Iterable[SourcePath], files: SourceFiles) -> None:
+    """Raise ArtifactError unless these are files of the calibration that the artifact was made with."""
+    require_files(artifact, sources, files, {file.name for file in calibration_sources(_recorded_recipe(artifact))})
 
 
 def _recorded_recipe(artifact: Artifact) -> Recipe:

@@ -425,6 +425,26 @@ def test_a_text_that_is_another_or_missing_is_refused(tuned, tmp_path, monkeypat
         assert len(err.splitlines()) == 1, err
 
 
+def test_a_text_by_another_name_is_told_with_the_name_that_the_artifact_has(tuned, tmp_path, pyc):
+    (tmp_path / "text.txt").write_text(TEXT)
+    quantize = {"scheme": "int8", "algorithm": "awq", "calibration": READ}
+    artifact = build(tuned("own", quantize=quantize), output=tmp_path / "own.pyca").path
+    renamed = tmp_path / "renamed.txt"
+    edited = tuned("edited", quantize={**quantize, "calibration": {**READ, "text": "renamed.txt"}})
+    was = f"calibration/text.txt of {len(TEXT):,} bytes, {blake3(TEXT.encode()).hexdigest()[:12]} in the artifact"
+    for text, said in (
+        (None, f"it was made from calibration/text.txt, and there is no file {renamed}; "),
+        (TEXT, f"it was made from calibration/text.txt, and {renamed} has the same content by another name; "),
+        ("x" + TEXT[1:], f"sources calibration/renamed.txt: {was}, and another file at {renamed}; "),
+        (TEXT + "more", f"sources calibration/renamed.txt: {was}, and another file at {renamed}; "),
+    ):
+        if text is not None:
+            renamed.write_text(text)
+        code, out, err = pyc("report", artifact, edited)
+        assert (code, out) == (8, "") and len(err.splitlines()) == 1, err
+        assert said in err, err
+
+
 @pytest.mark.parametrize("case", ["another size", "the same size", "too large", "absolute", "a pipe"])
 def test_a_file_that_only_the_artifact_names(case, tuned, tmp_path, monkeypatch, pyc):
     """It is read where it has the recorded size, and nothing of it is shown. `read` is what was."""
