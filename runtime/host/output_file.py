@@ -38,16 +38,18 @@ def output_path(text: str | os.PathLike[str], error: type[PycError] = ArtifactEr
         raise error("the name of the file to write is empty; give one, such as -o model.pyca")
     if written == "-":
         raise error("-: nothing is written to standard output; give a file name, or ./- for a file of that name")
-    require_showable(written, error)
+    require_showable(written, error, "give another name")
     if written.endswith("/") or Path(written).name in ("", ".."):
         raise error(f"{written}: names a folder, expected a file; add a file name")
     return Path(written)
 
 
-def require_showable(name: str, error: type[PycError] = ArtifactError) -> None:
-    """Raise `error` for a name that a line of text, or a document for others, cannot have."""
+def require_showable(
+    name: str, error: type[PycError] = ArtifactError, remedy: str = "rename the file"
+) -> None:
+    """Raise `error`, with what to do, for a name that a line of text, or a document for others, cannot have."""
     if _UNSHOWABLE.search(name):
-        raise error(f"{name!a}: control characters and undecodable bytes cannot stand in a file name here")
+        raise error(f"{name!a}: control characters and undecodable bytes cannot stand in a file name here; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

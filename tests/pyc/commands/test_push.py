@@ -81,7 +81,7 @@ def test_a_name_that_no_manifest_can_have(pyc, make_artifact, double, tmp_path, 
     there, asked = dict(double.documents), len(double.asked)
     path = artifact.rename(tmp_path / name)
     code, out, err = pyc("push", path, addressed(double))
-    assert (code, out) == (8, "") and "undecodable bytes cannot stand in a file name here" in err, err
+    assert (code, out) == (8, "") and "undecodable bytes cannot stand in a file name here; rename the file" in err, err
     assert double.documents == there and len(double.asked) == asked
     assert pyc("pull", addressed(double), "-o", tmp_path / "back.pyca")[0] == 0
 

@@ -29,10 +29,10 @@ def refusal(output: OutputFile) -> str:
         ("..", "names a folder"),
         ("/", "names a folder"),
         ("out/", "names a folder"),
-        ("a\nb", "control characters"),
-        ("a\0b", "control characters"),
-        ("a\udcff", "control characters"),
-        ("\x1b[31mred", "control characters"),
+        ("a\nb", "control characters .* give another name"),
+        ("a\0b", "control characters .* give another name"),
+        ("a\udcff", "control characters .* give another name"),
+        ("\x1b[31mred", "control characters .* give another name"),
     ],
 )
 def test_names_that_name_no_file(text: str, words: str) -> None:
