@@ -46,12 +46,21 @@ def require_unwritable(path: Path, what: str) -> None:
 
     For a file that the user names, wherever it lies and whosever it is: one that a container mounts, say.
     """
+    require_unwritable_pipe(path, what)
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     if stat.S_ISREG(mode):
         _refuse_writable(path, mode, 0o022, what)
+
+
+def require_unwritable_pipe(path: Path, what: str) -> None:
+    """Raise ArtifactError where a path is a pipe that others may write to, as `require_unwritable` for files."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     if stat.S_ISFIFO(mode) and mode & 0o022:
         raise ArtifactError(
             f"{path}: a pipe that others may write to (mode {stat.S_IMODE(mode):o}), and so {what} in your name; make "

@@ -38,7 +38,7 @@ from pyc.runtime.artifact.trust.keys import (
 from pyc.runtime.artifact.trust.subjects import PREFIX, is_bare_digest, listed_subject
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
-from pyc.runtime.host.private_files import require_private, require_unwritable
+from pyc.runtime.host.private_files import require_private, require_unwritable, require_unwritable_pipe
 from pyc.runtime.host.recursion import refuse_deep_caller
 
 logger = logging.getLogger(__name__)
@@ -152,10 +152,11 @@ def _trust_of(text: str) -> Policy:
         return policy_of_key(parse_public_key(text))
     if not os.path.lexists(text):
         raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
-    require_unwritable(Path(text), "change what is trusted")
+    require_unwritable_pipe(Path(text), "change what is trusted")
     content = read_small_text(Path(text), MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK)
     if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
+    require_unwritable(Path(text), "change what is trusted")
     return parse_policy(content, text)
 
 

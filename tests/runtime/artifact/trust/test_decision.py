@@ -374,18 +374,6 @@ def test_the_machines_policy_comes_from_no_pipe(folder: str, tmp_path: Path, mon
         assert [machine_policy().rules[0].threshold for _ in range(2)] == [2, 2]
 
 
-@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
-def test_a_public_key_that_others_may_write_to_lets_nothing_run(
-    mode: int, keys: list[SigningKey], tmp_path: Path
-) -> None:
-    path = tmp_path / "release.pub"
-    path.write_text(f"{keys[0].public.text()}\n")
-    assert [key.raw for key in trust_of(str(path)).keys or ()] == [keys[0].public.raw]
-    path.chmod(mode)
-    with pytest.raises(TrustError, match=r"others may write to it .* change what is trusted .* chmod go-w"):
-        trust_of(str(path))
-
-
 @pytest.mark.parametrize("place", ["revoked", "last-days"])
 def test_a_store_from_which_others_may_have_removed_something_counts_for_nothing(
     home: Path, keys: list[SigningKey], signed, place: str
