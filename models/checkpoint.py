@@ -38,6 +38,7 @@ _PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 _TRAINING = re.compile(r"pytorch_model_fsdp.*|.*\.distcp|global_step\d+|mp_rank_.*|zero_to_fp32\.py")
 """The state of a trainer that has parts of the model in each of several files."""
 _RUN = re.compile(r"checkpoint-\d+")
+_CONFIGS = {"config.json", "adapter_config.json"}
 _SAVED = ".from_pretrained(path).save_pretrained(new_path)"
 
 
@@ -95,7 +96,7 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
             what = found
         elif MODULES in names:
             what = f"sentence-transformers has it in a folder of its own: {own_folder()}"
-        elif runs := [name for name in names if _RUN.fullmatch(name) and "config.json" in directory.names_in(name)]:
+        elif runs := [name for name in names if _RUN.fullmatch(name) and _CONFIGS & {*directory.names_in(name)}]:
             last = max(runs, key=lambda name: (len(name), name))
             what = f"a trainer's checkpoints are in folders of it; name one: {shown(last)}"
         elif directory.links_within is not None:
@@ -116,18 +117,13 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
 
 
 def _missing_weights(reference: str, config: HuggingFaceConfig, names: tuple[str, ...]) -> str:
-    if state := next((name for name in names if _TRAINING.fullmatch(name)), None):
-        return (
-            f"{reference}: found {shown(state)}, the state of a trainer, and no {SINGLE}; `accelerate merge-weights` "
-            "(FSDP) or zero_to_fp32.py in the folder (DeepSpeed) write the model out of it"
-        )
     refused = "but only safetensors are read (pickle can run code)"
     if pickled := [name for name in names if _PICKLED.fullmatch(name)]:
         remedy = f"if you trust it, convert it in Python: {_conversion(config, names)}"
         return f"{reference}: found {shown(pickled[0])}, {refused}; {remedy}"
     if found := _found_gguf(names):
         return f"{reference}: {found}"
-    if unread := [name for name in names if name.endswith(_OTHER_SUFFIXES)]:
+    if unread := [name for name in names if name.endswith(_OTHER_SUFFIXES) and not _TRAINING.fullmatch(name)]:
         return f"{reference}: found {shown(unread[0])}, {refused}; download the model's {SINGLE}"
     if "adapter_config.json" in names:  # some trainers write the base's config.json beside it
         return f"{reference}: neither {SINGLE} nor {INDEX} is there; {_ADAPTER}"
@@ -135,6 +131,11 @@ def _missing_weights(reference: str, config: HuggingFaceConfig, names: tuple[str
     if any("-of-" in name for name in others):
         found = f"; found parts, {', '.join(map(shown, others[:4]))}, without the index that lists them"
         return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}; download the checkpoint again, with {INDEX}"
+    if not others and (state := next((name for name in names if _TRAINING.fullmatch(name)), None)):
+        return (
+            f"{reference}: found {shown(state)}, the state of a trainer, and no {SINGLE}; `accelerate merge-weights` "
+            "(FSDP) or zero_to_fp32.py in the folder, with --safe_serialization (DeepSpeed), write the model out of it"
+        )
     found = f"; found {', '.join(map(shown, others[:4]))}" if others else ""
     remedy = "download the checkpoint again, or write it with transformers' save_pretrained"
     if len(others) == 1 and "consolidated" not in others[0]:

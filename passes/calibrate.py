@@ -86,8 +86,8 @@ def calibrate(
     Overrides may name other algorithms than `algorithm` (`matrix_algorithms`). SmoothQuant's strength is `migration`;
     `imatrix` takes `importance` where the recipe brings some, and `windows` are None where no other algorithm is used.
     `folder` gets files that are read as long as the build lasts. `executor` rounds matrices (without one, threads of
-    this process), and `workers` threads (all processors) share what products it takes to know their inputs. Raises
-    QuantizeError, IngestError, ClusterError and OSError.
+    this process), and `workers` threads (one for each CPU that the process can use) share what products it takes to
+    know their inputs. Raises QuantizeError, IngestError, ClusterError and OSError.
     """
     count = workers or allowed_cpus()
     if executor is None:

@@ -57,13 +57,38 @@ def _decoder(graph: Graph, writer: GraphWriter, info: ModelInfo, flavour: type[E
         shape: Shape = ["batch_size", cache.heads, "past_sequence_length", features]
         key, value = (writer.input(f"past_key_values.{layer}.{kind}", "f32", shape) for kind in ("key", "value"))
         past[layer] = key, value
+    aligns = flavour is FusedEmitter
+    forth, back = _alignment(writer, values["token_ids"], mask) if aligns else ("", "")
+    if aligns:
+        values = {name: writer.node("GatherElements", [value, forth], axis=1) for name, value in values.items()}
     interface = Interface(values, past, *_lengths(writer, mask), mask=mask)
     hidden = flavour(writer, interface, _ROWS).emit(graph.function("forward"))
+    if aligns:
+        hidden = writer.node("GatherND", [hidden, writer.node("Unsqueeze", [back, writer.constant([2])])], batch_dims=1)
     logits = flavour(writer, Interface({"hidden": hidden}), _ROWS).emit(graph.function("logits"))
     _output(writer, logits, "logits", (*_ROWS, info.vocab_size))
     for layer in range(cache.layers):
         for name in interface.present[layer]:
             writer.output(name, "f32", ["batch_size", cache.heads, "total_sequence_length", features])
+
+
+def _alignment(writer: GraphWriter, ids: str, mask: str) -> tuple[str, str]:
+    """Which token of a step each row of a batch begins with, i64 [batch, tokens], and the way back.
+
+    GroupQueryAttention takes a row's tokens to be the first ones, whatever the mask has in front of them: a row that is
+    padded before its text is turned until the text is in front, and its results are turned back.
+    """
+    tokens = writer.node("Shape", [ids], start=1, end=2)
+    width = writer.node("Shape", [mask], start=1, end=2)
+    step = writer.node("Slice", [mask, writer.node("Sub", [width, tokens]), width, writer.constant([1])])
+    there = writer.node("ReduceSum", [step, writer.constant([1])], keepdims=1)
+    first = writer.node("Slice", [step, writer.constant([0]), writer.constant([1]), writer.constant([1])])
+    begins_with_padding = writer.node("Sub", [writer.constant([1]), first])
+    shift = writer.node("Mul", [begins_with_padding, writer.node("Sub", [tokens, there])])
+    places = writer.node("Range", [writer.constant(0), writer.node("Squeeze", [tokens]), writer.constant(1)])
+    forth = writer.node("Mod", [writer.node("Add", [places, shift]), tokens])
+    turned_back = writer.node("Add", [writer.node("Sub", [places, shift]), tokens])
+    return forth, writer.node("Mod", [turned_back, tokens])
 
 
 def _lengths(writer: GraphWriter, mask: str) -> tuple[str, str]:

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+_TURN_S = 1.0
+
 
 class ProgramFile(io.RawIOBase):
     """Passes what is written on to `file`; after `stop`, or an error, nothing more."""
@@ -61,13 +63,15 @@ class ProgramFile(io.RawIOBase):
 def write_undisturbed(file: BinaryIO, write: Callable[[ProgramFile], None]) -> None:
     """Have `write` write to `file` in a thread of its own, and wait for it. Raises OSError, and what a signal's handler
     raises, once `write` has come to its end, which it does without writing the rest."""
-    sink, raised = ProgramFile(file), list[BaseException]()
+    sink, raised, done = ProgramFile(file), list[BaseException](), threading.Event()
 
     def run() -> None:
         try:
             write(sink)
         except BaseException as problem:  # noqa: BLE001 -- it is raised by who waits
             raised.append(problem)
+        finally:
+            done.set()
 
     thread = threading.Thread(target=run, name="pyc-export")
     try:
@@ -76,9 +80,10 @@ def write_undisturbed(file: BinaryIO, write: Callable[[ProgramFile], None]) -> N
         run()
     except BaseException as problem:  # noqa: BLE001 -- a signal's, which `finish` raises
         sink.stop(problem)
-    while thread.is_alive():
+    while not done.is_set():  # not by `join`: an interrupted one forgets that the thread runs
         try:
-            thread.join()
+            if not done.wait(_TURN_S) and not thread.is_alive():
+                break
         except BaseException as problem:  # noqa: BLE001 -- the same
             sink.stop(problem)
     sink.finish()

@@ -56,6 +56,8 @@ def read_node(path: Path) -> Node:
 def node_of(value: object, source: str, depth: int = 0) -> Node:
     """Return the node of a Python value (mappings, lists, tuples, scalars, paths); errors name `source`."""
     mark = Mark(source)
+    if isinstance(value, str):
+        value = str.__str__(value)  # numpy's text and enumerations are text, and no encoder takes them
     if value is None or isinstance(value, bool | int | float | str):
         return Scalar(value, str(value), mark)
     if isinstance(value, os.PathLike):

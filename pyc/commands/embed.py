@@ -44,7 +44,7 @@ _NPY_MAGIC = b"\x93NUMPY"
     "--file",
     "file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="A file with one text a line (JSON in *.jsonl); - is standard input.",
+    help="A file with one text a line (JSON in *.jsonl, *.ndjson); - is standard input.",
 )
 @click.option(
     "--npy",
@@ -75,9 +75,9 @@ def command(
 ) -> None:
     """Turn TEXTS, or the lines of a file or of standard input, into vectors with ARTIFACT.
 
-    Each line is a text, empty ones too, so that vector i is line i + 1; in a file *.jsonl it is a JSON string or
-    {"text": "..."}, where an "id" may stand too. Prints one JSON line a text: {"index", "embedding"}, and its "id";
-    with --json one document: {"embeddings", "texts_cut"}. A text that is too long is cut.
+    Each line is a text, empty ones too, so that vector i is line i + 1; in a file *.jsonl or *.ndjson it is a JSON
+    string or {"text": "..."}, where an "id" may stand too. Prints one JSON line a text: {"index", "embedding"}, and its
+    "id"; with --json one document: {"embeddings", "texts_cut"}. A text that is too long is cut.
     """
     if texts and file is not None:
         raise click.UsageError("give texts, or --file, and not both")

@@ -41,7 +41,7 @@ class Entry:
 
 
 def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
-    """The prompts of a file, one a line: text, or JSON where the file's name ends in .jsonl; empty lines are none.
+    """The prompts of a file, one a line: text, or JSON where it is a *.jsonl or *.ndjson; empty lines are none.
 
     With `chat`, a text is what a user says. Raises click.UsageError, naming the line.
     """

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     "--prompts",
     "prompts_file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="A file of prompts, one a line (JSON in *.jsonl), several of which run at a time; - is standard input.",
+    help="A file of prompts, one a line (JSON in *.jsonl, *.ndjson); several run at a time. - is standard input.",
 )
 @click.option("--chat", is_flag=True, help="Talk through the model's chat template; with a prompt, one turn.")
 @click.option("--system", help="The system message of --chat.")

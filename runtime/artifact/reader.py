@@ -381,12 +381,12 @@ def _open(source: Source, path: Place) -> Artifact:
     header = decode_header(_read(source, HEADER_OFFSET, prelude.header_size), prelude)
     if size_bytes is None:
         size_bytes = file_size(header, prelude.header_size)
-        source.expect(size_bytes)
     check_header(header, prelude, size_bytes)
     if header.chunks:
         padding = payload_offset(prelude.header_size) - end
         if _read(source, end, padding) != bytes(padding):
             raise ArtifactError(f"altered: the {padding} bytes of padding after the header are not zero")
+    source.expect(size_bytes)
     return Artifact(source, path, header, prelude, signature)
 
 

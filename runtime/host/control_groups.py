@@ -11,6 +11,8 @@ from pathlib import Path
 from pyc.runtime.host.kernel_files import kernel_lines, kernel_text
 
 _NO_LIMIT = float("inf")
+_V1_NO_LIMIT = 1 << 62
+"""What memory.limit_in_bytes of version 1 says without a limit is a number beyond this."""
 
 
 def cpu_quota(root: Path = Path("/")) -> float:
@@ -66,4 +68,4 @@ def _memory_of(group: Path) -> float:
         limit = int(kernel_text(group / "memory.max") or kernel_text(group / "memory.limit_in_bytes"))
     except ValueError:
         return _NO_LIMIT
-    return limit if limit > 0 else _NO_LIMIT
+    return limit if 0 < limit < _V1_NO_LIMIT else _NO_LIMIT

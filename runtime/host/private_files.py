@@ -63,8 +63,8 @@ def require_unwritable_pipe(path: Path, what: str) -> None:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     if stat.S_ISFIFO(mode) and mode & 0o022:
         raise ArtifactError(
-            f"{path}: a pipe that others may write to (mode {stat.S_IMODE(mode):o}), and so {what} in your name; make "
-            "it with mkfifo -m 600, or let the shell make one, as <(...) does"
+            f"{path}: a pipe that others may write to (mode {stat.S_IMODE(mode):o}), and so {what} in your name; "
+            "let the shell make one, as <(...) does"
         )
 
 

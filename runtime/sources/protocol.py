@@ -37,7 +37,7 @@ class Source(Protocol):
         ...
 
     def expect(self, size_bytes: int) -> None:
-        """Be told the size that the header says, where it was not known."""
+        """Be told the size that the header says, where it was not known, and that the header has been read."""
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` from `offset`. Raises ArtifactError when the bytes end early."""

@@ -32,11 +32,11 @@ class SequentialSource:
         """`end` is called once nothing more is read. Raises ArtifactError and RunError without memory."""
         self._name, self._read, self._end = name, read, end
         self._size = size_bytes
-        self._come = 0
-        self._is_whole = False
+        self._come = self._granted_bytes = 0
+        self._is_whole = self._is_behind_header = False
         self._turns = Turns()
         self._process = os.getpid()
-        self._error: ArtifactError | None = None
+        self._error: ArtifactError | RunError | None = None
         try:
             self._memory = memory_file("pyc-stream")
         except OSError as error:
@@ -44,7 +44,7 @@ class SequentialSource:
         self._view: memoryview | None = None
         if size_bytes is not None:
             try:
-                self.expect(size_bytes)
+                self._reserve(size_bytes)
             except RunError:
                 os.close(self._memory)
                 raise
@@ -55,8 +55,14 @@ class SequentialSource:
         return self._size
 
     def expect(self, size_bytes: int) -> None:
-        """Say how large it is, as its header has it. Raises RunError where the system does not grant that."""
-        self._size = size_bytes
+        """Say how large it is, as its header has it, which has been read: what is asked for from now on lies behind it.
+        Raises RunError where the system does not grant that."""
+        self._is_behind_header = True
+        if self._size is None:
+            self._size = size_bytes
+            self._reserve(size_bytes)
+
+    def _reserve(self, size_bytes: int) -> None:
         try:
             os.ftruncate(self._memory, size_bytes)  # what has not come takes no memory
         except OSError as error:
@@ -105,7 +111,7 @@ class SequentialSource:
                 raise ArtifactError(f"{self}: already closed")
             try:
                 self._take(stop)
-            except ArtifactError as error:
+            except (ArtifactError, RunError) as error:  # what was read is gone
                 self._error = error
                 raise
 
@@ -133,9 +139,11 @@ class SequentialSource:
             self._is_whole = True
 
 
-    def _require_memory(self, size_bytes: int) -> None:
-        """Raise RunError where what is asked for does not fit: the kernel would end the process without a word."""
-        if size_bytes <= READ_BYTES:
+    def _require_memory(self, stop: int) -> None:
+        """Raise RunError where it does not fit, or of a header what is asked for: the kernel would end the process
+        without a word. Behind the header pieces are asked for until all is there, as by who verifies."""
+        size_bytes = self._size if self._is_behind_header and self._size is not None else stop
+        if size_bytes <= max(self._granted_bytes, READ_BYTES):
             return
         most = most_memory_bytes()
         if size_bytes > most:
@@ -143,6 +151,7 @@ class SequentialSource:
                 f"{self}: {human_bytes(size_bytes)} of it are to be kept in memory, and this process may have "
                 f"{human_bytes(int(most))}; put it into a file first (curl -o), or have a server that knows ranges"
             )
+        self._granted_bytes = size_bytes
 
 
 def _write(descriptor: int, data: memoryview, offset: int, name: str) -> None:

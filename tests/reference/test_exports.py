@@ -107,6 +107,41 @@ def test_a_graph_computes_what_transformers_does(variant, flavour, tiny_checkpoi
     assert found.mean_kl <= KL_BOUND, found
 
 
+@pytest.mark.parametrize(
+    ("variant", "flavour", "sides"),
+    [
+        *((variant, "fused", sides) for variant in ("qwen3", "mistral-window") for sides in ("left", "right", "both")),
+        *(("qwen3", "standard", sides) for sides in ("left", "right", "both")),
+        ("mistral-window", "standard", "left"),  # whose window counts places, be they padding
+    ],
+)
+def test_rows_of_a_padded_batch_are_those_alone(variant, flavour, sides, tiny_checkpoint, exported):
+    """Padded before the text, as transformers asks of decoders, or behind it, as onnxruntime-genai does."""
+    model_type, config = VARIANTS.get(variant, ("mistral", {"sliding_window": 8}))
+    folder = exported(tiny_checkpoint(model_type, **{**CONTEXT, **config}), "onnx", flavour=flavour)
+    texts = [IDS[:20], IDS[5:18], IDS[30:35]]
+    is_left = {"left": (True, True, True), "right": (False, False, False), "both": (False, True, False)}[sides]
+    mask, ids = np.zeros((3, 20), np.int64), np.zeros((3, 20), np.int64)
+    for row, (text, left) in enumerate(zip(texts, is_left, strict=True)):
+        place = slice(20 - len(text), 20) if left else slice(0, len(text))
+        mask[row, place], ids[row, place] = 1, text
+    loop, alone = Loop(folder), [Loop(folder) for _ in texts]
+    cache = {name: np.repeat(value, 3, axis=0) for name, value in loop.cache.items()}
+    for step_number in range(4):  # the prompts, and a further token of each row
+        if step_number:
+            ids = np.array([[IDS[7 * row + step_number]] for row in range(3)])
+            mask = np.concatenate([mask, np.ones((3, 1), np.int64)], axis=1)
+        step = mask[:, mask.shape[1] - ids.shape[1] :]
+        positions = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
+        given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+        logits, *present = loop.session.run(None, {**given, **cache})
+        cache = dict(zip(cache, present, strict=True))
+        for row, one in enumerate(alone):
+            there = step[row] == 1
+            wanted = one.feed([int(number) for number in ids[row][there]])
+            assert np.abs(logits[row][there] - wanted).max() <= 1e-5 * np.abs(wanted).max(), (row, step_number)
+
+
 @pytest.mark.parametrize("flavour", ["fused", "standard"])
 @pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
 def test_a_quantized_graph_and_the_checkpoint_stand_for_the_same(mix, flavour, tiny_checkpoint, exported):

@@ -187,8 +187,8 @@ def read_signing_key(path: Path) -> SigningKey:
         if (given := read_given_pipe(path, MAX_KEY_FILE_BYTES)) is not None:
             if (mode := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
                 raise ArtifactError(
-                    f"{path}: private key from a pipe that others may read or write to (mode {mode:o}); make it with "
-                    "mkfifo -m 600, or let the shell make one, as <(...) does"
+                    f"{path}: private key from a pipe that others may read or write to (mode {mode:o}); let the "
+                    "shell make one, as <(...) does"
                 )
             return parse_signing_key(given.decode("ascii", "replace"), str(path), "pipe")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase, translate
@@ -134,7 +135,11 @@ def _machine_policy(home: Path | None) -> Policy:
 
 def _refuse_pipe(path: Path) -> None:
     """Raise ArtifactError for a pipe: the second of two questions would find it empty."""
-    if path.is_fifo():
+    try:
+        is_pipe = stat.S_ISFIFO(path.stat().st_mode)
+    except (OSError, ValueError):  # what reads it says why
+        return
+    if is_pipe:
         raise ArtifactError(
             f"${VARIABLE}: {path} is a pipe, which can be read once, and a policy is read as often as it is asked for; "
             "write it to a file that only you may write to, and name that"

@@ -223,6 +223,7 @@ class _CpuFunction:
             array = inputs[name]
             if self._bound.get(name) is not array:
                 self._check(name, array, index)
+                self._bound.pop(name, None)  # an exception of a signal's handler may come between the next two
                 self._place(index, [_placed(name, array).address])
                 self._bound[name] = array
         failed = self._run(self._handle) if arrival is None or not self._arriving else self._arriving.run(arrival)

@@ -1,5 +1,6 @@
 """What a good recipe means, `--set`, Python mappings, and the text that an artifact records."""
 
+import enum
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from pyc.backends.cpu import isa as backends_isa
@@ -471,3 +473,15 @@ def test_a_goal_leaves_embeddings_to_the_build():
 def test_the_recipe_that_an_artifact_records_has_no_folder_of_its_calibration_text():
     recipe = recipe_from({"model": "m", "quantize": {"calibration": {"text": "/home/me/texts/mine.txt"}}})
     assert json.loads(recipe_text(recipe))["quantize"]["calibration"]["text"] == "mine.txt"
+
+
+def test_text_of_other_types_is_text() -> None:
+    """numpy's, which no encoder of the header takes, and members of enumerations."""
+
+    class Name(str, enum.Enum):  # noqa: UP042 -- whose str() is not its text
+        INT8 = "int8"
+
+    for scheme in (np.str_("int8"), Name.INT8):
+        recipe = recipe_from({"model": "m", "quantize": {"scheme": scheme}})
+        assert type(recipe.quantize.scheme) is str
+        assert '"scheme":"int8"' in recipe_text(recipe)

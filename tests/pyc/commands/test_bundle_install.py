@@ -248,6 +248,24 @@ def test_an_install_where_nothing_can_be_written(installable, tmp_path):
         assert f"{tmp_path}/file/venv: cannot be made: Not a directory; name a place" in err and "PYC_VENV" in err
 
 
+@pytest.mark.parametrize("mask", ["022", "027", "077"])
+def test_what_root_installs_the_service_may_enter(mask, installable, tmp_path):
+    command = ["/bin/sh", "-c", f"umask {mask}; exec sh {installable}"]
+    variables = {**environment(tmp_path / "venv"), "PYTHON": str(installable.parents[1] / "python")}
+    subprocess.run(command, env=variables, check=True, capture_output=True)
+    folders = [tmp_path / "venv", *(path for path in (tmp_path / "venv").rglob("*") if path.is_dir())]
+    assert len(folders) == 2 and all(folder.stat().st_mode & 0o055 == 0o055 for folder in folders)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root enters everything")
+@pytest.mark.parametrize("script", ["run.sh", "health.sh"])
+def test_an_environment_that_this_user_may_not_enter_is_told_as_such(script, installable, tmp_path):
+    (tmp_path / "venv").mkdir(mode=0o000)
+    process = start(installable.with_name(script), tmp_path / "venv")
+    assert "this user may not enter it; as who made it: chmod -R go+rX" in process.communicate()[1]
+    assert process.returncode == 74
+
+
 def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis").write_text("mine")

@@ -8,6 +8,8 @@ from pyc.runtime.host.control_groups import cpu_quota, memory_limit_bytes
 from pyc.runtime.host.machine import allowed_cpus, memory_bytes, most_memory_bytes, physical_memory_bytes
 
 GB = 1 << 30
+UNLIMITED = (1 << 63) - 4096
+"""As version 1 says it."""
 
 
 def tree(root, files):
@@ -38,11 +40,21 @@ def tree(root, files):
             GB,
         ),
         ({"proc/self/cgroup": "4:memory:/", "sys/fs/cgroup/memory/memory.limit_in_bytes": (1 << 63) - 4096}, None),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/user",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
+                "sys/fs/cgroup/memory/memory.memsw.limit_in_bytes": UNLIMITED,
+                "sys/fs/cgroup/memory/user/memory.limit_in_bytes": GB,
+                "sys/fs/cgroup/memory/user/memory.memsw.limit_in_bytes": 2 * GB,
+            },
+            GB,
+        ),
         ({"proc/self/cgroup": "0::/a\u2028b\x1cc", "sys/fs/cgroup/a\u2028b\x1cc/memory.max": GB}, GB),
         ({"proc/self/cgroup": "0::/\nnonsense", "sys/fs/cgroup/memory.max": "0"}, None),
         ({}, None),
     ],
-    ids=["v2", "no-limit", "both", "v1", "v1-none", "odd-name", "nonsense", "none"],
+    ids=["v2", "no-limit", "both", "v1", "v1-none", "v1-with-swap", "odd-name", "nonsense", "none"],
 )
 def test_memory_is_what_the_control_group_allows(files, limit, tmp_path):
     root = tree(tmp_path, files)

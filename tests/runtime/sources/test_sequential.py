@@ -1,5 +1,6 @@
 """runtime/sources/sequential.py: bytes that come once, in order, read in any."""
 
+import errno
 import io
 import os
 import threading
@@ -37,10 +38,21 @@ def test_any_order() -> None:
 
 def test_what_memory_has_no_room_for_is_named_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequential, "most_memory_bytes", lambda: 1e9)
-    source = source_of(bytes(2_000_000), 2_500_000_000)
+    source = source_of(bytes(3_000_000), 2_500_000_000)
     source.read_into(0, memoryview(bytearray(1_500_000)))  # as for a header, whatever comes behind it
+    source.expect(2_500_000_000)
     with pytest.raises(RunError, match=r"^pipe: 2\.5 GB of it are to be kept in memory, and this process may have"):
-        source.view(0, 2_500_000_000)
+        source.read_into(2_900_000, memoryview(bytearray(100)))  # the first piece of one who verifies
+
+
+def test_a_stream_of_which_some_was_lost_is_read_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be shifted, and called altered."""
+    source, real = source_of(bytes(range(200))), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *arguments: (_ for _ in ()).throw(OSError(errno.ENOMEM, "none")))
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"^pipe: cannot be kept in memory at byte 0: no memory"):
+            source.read_into(0, memoryview(bytearray(100)))
+        monkeypatch.setattr(os, "pwrite", real)
 
 
 @pytest.mark.parametrize(("given", "says"), [(999, "ends at 999, expected 1000"), (1001, "has bytes after its end")])

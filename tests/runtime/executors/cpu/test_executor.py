@@ -1,5 +1,6 @@
 """executor.py over a real program: rows, buckets, blocks, sequences, threads, and what is refused."""
 
+import itertools
 import os
 import platform
 import resource
@@ -12,6 +13,7 @@ import kernel_threads
 import numpy as np
 import pytest
 from built_models import artifacts, built, random_ids, target_of
+from interruptions import InterruptedAt
 from tiny_checkpoints import tiny_checkpoint
 
 from pyc.runtime.artifact.format import Program, Tool
@@ -350,3 +352,34 @@ def test_weights_are_mapped_and_not_copied(path):
         assert plain
         assert all(not executor._arrays[name].flags.owndata for name in plain)
         assert all(not executor._arrays[name].flags.writeable for name in plain)
+
+
+def test_an_interruption_while_inputs_are_bound_leaves_no_stale_one(model):
+    """An array that is bound and not noted, or noted and not bound, would be read in place of the next call's."""
+    function = model.executor._functions["forward", 4]
+    ids, others = random_ids(model, 3), random_ids(model, 3, seed=1)
+
+    def inputs_of(ids):
+        inputs = {name: aligned_zeros((4,), np.int32) for name in ("token_ids", "positions", "sequences")}
+        inputs["token_ids"][:3], inputs["positions"][:] = ids, (0, 1, 2, -1)
+        table = aligned_zeros((model.info.max_sequences, -(-model.info.context // 64)), np.int32)
+        return {**inputs, "block_table": table}
+
+    first, second = inputs_of(ids), inputs_of(others)
+    wanted = np.array(function.run(first))
+    assert not np.array_equal(np.array(function.run(second)), wanted)
+    tracer = sys.gettrace()
+    for moment in itertools.count(1):
+        function.run(first)
+        interrupted = InterruptedAt(moment, ("run", "_place"), "executors/cpu")
+        sys.settrace(interrupted)
+        try:
+            function.run(second)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        assert np.array_equal(function.run(first), wanted), moment
+        if interrupted.countdown > 0:
+            break
+    assert moment > 50
