@@ -138,7 +138,6 @@ class SequentialSource:
                 raise ArtifactError(f"{self}: has bytes after its end: more than the {self._size} that its header says")
             self._is_whole = True
 
-
     def _require_memory(self, stop: int) -> None:
         """Raise RunError where it does not fit, or of a header what is asked for: the kernel would end the process
         without a word. Behind the header pieces are asked for until all is there, as by who verifies."""
