@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from bare_programs import bare_program
 from blake3 import blake3
+from long_runs import sample
 
 from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.linear import AnySpec
@@ -25,6 +26,10 @@ from pyc.runtime.host.cache_folder import cache_directory
 EMULATE = {"avx-vnni": "#define PYC_EMULATE_VNNI 1\n", "amx-bf16": "#define PYC_EMULATE_TILES 1\n"}
 """What kernels of an instruction set begin with, to run on a CPU that has all of it but what its name says."""
 """What AVX-VNNI has beside AVX2 is made of operators then (templates/cpu/include/pyc_instructions.h)."""
+
+KERNEL_ISAS = sample(ISAS, "x86-64", "x86-64-v3", "avx512-vnni", "amx-bf16", "armv8", "armv8-dotprod")
+"""Instruction sets of kernels that take long to compile: the others have some of the same instructions, and each run
+has whole programs of those that this CPU runs (tests/reference/test_isas.py)."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 

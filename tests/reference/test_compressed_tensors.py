@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from built_models import recipe_for
+from long_runs import sample
 
 from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.compressed import export_compressed
@@ -179,7 +180,7 @@ def rows(folder, name="AutoModel"):
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("scheme", ENCODER_SCHEMES)
+@pytest.mark.parametrize("scheme", sample(ENCODER_SCHEMES, "int8", "int4-g32-asym", "lut4-g32", "fp8-b128"))
 def test_an_encoder_loads_in_transformers_and_sentence_transformers(
     scheme, activations, tiny_checkpoint, exported, built
 ):

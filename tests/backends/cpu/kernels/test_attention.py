@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from kernel_machine import machine_of
+from kernel_machine import KERNEL_ISAS, machine_of
 
 from pyc.backends.cpu.constants import TILE_TOKENS
 from pyc.backends.cpu.isa import ISAS
@@ -36,7 +36,7 @@ UNIT = 2.0**-24
 STEP = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4, "fp8": 1}
 
 
-@pytest.fixture(scope="module", params=list(ISAS))
+@pytest.fixture(scope="module", params=KERNEL_ISAS)
 def machine(request, tmp_path_factory):
     isa = ISAS[request.param]
     return machine_of(isa, (*KERNELS, *BY_AMX) if isa.has_amx else KERNELS, tmp_path_factory.mktemp(request.param))

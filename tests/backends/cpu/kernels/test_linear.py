@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from kernel_machine import Machine, cache_directory, compile_kernels, machine_of
+from kernel_machine import KERNEL_ISAS, Machine, cache_directory, compile_kernels, machine_of
 from mxfp8_reference import float8_rows, mxfp8
 from numpy.typing import NDArray
 
@@ -210,7 +210,7 @@ class Runner:
         return self.call(given.symbol, [x, w, *([bias] if spec.has_bias else []), y], part, parts)
 
 
-@pytest.fixture(scope="module", params=list(ISAS))
+@pytest.fixture(scope="module", params=KERNEL_ISAS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     isa = ISAS[request.param]
     by_amx = (replace(spec, amx=True) for spec in SPECS if isinstance(spec, KernelSpec) and spec.row_format)
