@@ -30,12 +30,11 @@ from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
 
 CLASSES = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
-PREFIX = "bert."
-"""In front of a module's name in the classes that have a head."""
 LAYERS = "encoder.layer."
+"""How the names of what is in a layer begin."""
 NAME_RULES = NameRules(
     harmless=re.compile(r"(embeddings\.)?(position_ids|token_type_ids)|pooler\.dense\.(weight|bias)|cls\..*"),
-    strip=PREFIX,
+    strip="bert.",
     suffixes=((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")),
 )
 

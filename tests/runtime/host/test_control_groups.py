@@ -78,7 +78,7 @@ def test_memory_is_what_the_control_group_allows(files, limit, tmp_path):
     ("quota", "cpus"), [("max", 16), ("400000", 4), ("250000", 3), ("50000", 1), ("9900000", 16)]
 )
 def test_builds_use_no_more_cpus_than_the_control_group_lets_run(quota, cpus, tmp_path, monkeypatch):
-    """Each takes memory: 64 workers in a container of 4 CPUs took that of 64."""
+    """Each has memory of its own, whatever the container's is."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     root = tree(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": f"{quota} 100000"})
     assert allowed_cpus(root) == cpus
