@@ -2,7 +2,8 @@
 
 A run's memory is what the operating system counts for its process at its peak (VmHWM, as `pyc bench` reports it): its
 own memory, and the pages of the artifact, which it maps and reads whole to verify it. The terms, measured with Python
-3.11 and numpy 2.4, and with models of 4 to 600 million parameters (tests/passes/test_estimate.py measures again):
+3.11 and numpy 2.4, and with models of 4 to 600 million parameters (tests/passes/driver/test_estimate.py measures them
+again):
 
     process     the interpreter, numpy and pyc                                  39 MB
     loaded      header, compiled library, its threads                           4.5 MB

@@ -6,33 +6,45 @@ setting of the build is forgotten by what it does within.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.passes.build_arguments import check_workers
+from pyc.compiler.recipe.types import Recipe
+from pyc.passes.build_events import BuildEvent
 from pyc.passes.jobs.job import JobExecutor
-from pyc.passes.jobs.registry import executor_of
+
+Progress = Callable[[BuildEvent], None]
+
+
+class InnerBuild(Protocol):
+    """Builds a recipe to a file with what another build has open; `key` is a key file. Raises the errors of `build`."""
+
+    def __call__(
+        self,
+        recipe: Recipe,
+        context: BuildContext,
+        *,
+        output: Path,
+        key: Path | None = None,
+        progress: Progress | None = None,
+    ) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """The files that a build has open, its cache, who does its jobs, and how many threads compute beside."""
+    """The files that a build has open, its cache, who does its jobs, how many threads compute beside, and what builds
+    inside it: passes that a build drives ask for builds of their own, and do not know what drives them."""
 
     files: SourceFiles
     cache: Cache
     executor: JobExecutor
     workers: int
+    inner_build: InnerBuild
 
-
-@contextmanager
-def build_context(cache: Cache, workers: int | None = None, jobs: str | None = None) -> Iterator[BuildContext]:
-    """Yield what a build with these arguments has; the files are open, and jobs are done, as long as the context lasts.
-
-    Raises RecipeError, and with `jobs` MissingExtraError and ClusterError.
-    """
-    count = check_workers(workers)
-    with executor_of(jobs, count if jobs is None else workers, cache) as executor, SourceFiles() as files:
-        yield BuildContext(files, cache, executor, count)
+    def build(self, recipe: Recipe, output: Path, key: Path, progress: Progress | None = None) -> None:
+        """Build a recipe to `output`, signed by the key of the file `key`. Raises the errors of `build`."""
+        self.inner_build(recipe, self, output=output, key=key, progress=progress)

@@ -18,7 +18,8 @@ import os
 TYPE_CHECKING = False  # the name that type checkers know; importing it takes longer than all else here
 if TYPE_CHECKING:
     from pyc.commands.building import attach, build
-    from pyc.passes.build import BuildEvent, BuildResult
+    from pyc.passes.build_events import BuildEvent
+    from pyc.passes.driver.build import BuildResult
     from pyc.runtime.errors import (
         AdapterError,
         ArtifactError,
@@ -92,8 +93,8 @@ _ERRORS = (
 _HOMES = {
     "attach": "pyc.commands.building",
     "build": "pyc.commands.building",
-    "BuildEvent": "pyc.passes.build",
-    "BuildResult": "pyc.passes.build",
+    "BuildEvent": "pyc.passes.build_events",
+    "BuildResult": "pyc.passes.driver.build",
     "load": "pyc.runtime.model",
     "Model": "pyc.runtime.model",
     **dict.fromkeys(_ERRORS, "pyc.runtime.errors"),

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from pyc.models.bert import LAYERS
 from pyc.models.decoder import EMBEDDING, OUTPUT
-from pyc.passes.build import BuildEvent, log_note
+from pyc.passes.build_events import BuildEvent, log_note
 from pyc.passes.export.checkpoint import SAFETENSORS, dense_entry, write_documents
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.parts import CheckpointParts, Part, checkpoint_parts

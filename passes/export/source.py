@@ -16,12 +16,13 @@ from pyc.compiler.recipe.quantize_rules import GOALS
 from pyc.compiler.recipe.types import Recipe, Target
 from pyc.compiler.text import parse_graph
 from pyc.models.adapters import read_adapter
-from pyc.passes.build import BuildEvent, build_cache, build_inside, log_note, mixed, parse
-from pyc.passes.build_context import BuildContext, build_context
-from pyc.passes.emit_programs import compilers_of
-from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.build_context import BuildContext
+from pyc.passes.build_events import BuildEvent, log_note
+from pyc.passes.driver.build import build_cache, build_context, build_inside, mixed, parse
+from pyc.passes.driver.emit_programs import compilers_of
+from pyc.passes.driver.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of
-from pyc.passes.scheme_problem import problem
+from pyc.passes.mixed_precision.scheme_problem import problem
 from pyc.runtime.artifact.format import MAGIC, Tensor
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import require_weights

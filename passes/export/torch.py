@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, build_cache, log_note, parse
-from pyc.passes.build_calibration import calibration
-from pyc.passes.build_context import build_context
+from pyc.passes.build_events import BuildEvent, log_note
+from pyc.passes.driver.build import build_cache, build_context, parse
+from pyc.passes.driver.build_calibration import calibration
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens, with_chosen_schemes
-from pyc.passes.lower_recipe import lower_recipe
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import MissingExtraError
 from pyc.runtime.host.extras import install_line

@@ -11,7 +11,7 @@ from pyc.runtime.host.sizes import human_bytes, human_duration
 from pyc.runtime.text.counted import counted
 
 if TYPE_CHECKING:
-    from pyc.passes.build import BuildResult
+    from pyc.passes.driver.build import BuildResult
     from pyc.runtime.measure.quality_report import QualityReport
 
 

@@ -11,7 +11,7 @@ import click
 from pyc.commands.screen import say, say_json, tell
 
 if TYPE_CHECKING:
-    from pyc.passes.check_artifact import UpToDate
+    from pyc.passes.comparison.check_artifact import UpToDate
 
 EXIT_NOT_UP_TO_DATE = 1
 
@@ -20,8 +20,8 @@ def check(
     source: str, *, output: str | None, overrides: Sequence[str], workers: int | None, download: bool, as_json: bool
 ) -> None:
     """Print what is different, and exit with 1 where anything is. Raises as `check_artifact`."""
-    from pyc.passes.build_source import read_source
-    from pyc.passes.check_artifact import check_artifact
+    from pyc.passes.comparison.check_artifact import check_artifact
+    from pyc.passes.driver.build_source import read_source
     from pyc.runtime.host.output_file import output_path
 
     recipe, note = read_source(source, overrides, download=download)
@@ -40,7 +40,7 @@ def check(
 
 def lines_of(found: UpToDate) -> list[str]:
     """Return a line that says it all, then one for each difference."""
-    from pyc.passes.changes import told
+    from pyc.passes.comparison.changes import told
 
     if found.is_up_to_date:
         return [f"{found.artifact}: up to date"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from pyc.compiler.recipe.types import Recipe
-    from pyc.passes.build import BuildEvent, BuildResult
+    from pyc.passes.build_events import BuildEvent
+    from pyc.passes.driver.build import BuildResult
 
 
 def build(
@@ -53,12 +54,12 @@ def build(
         output, key, dump_ir = _from_here(output), _from_here(key), _from_here(dump_ir)
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
-        from pyc.passes.build import build as build_quietly
-        from pyc.passes.build_arguments import check_flags
+        from pyc.passes.driver.build import build as build_quietly
+        from pyc.passes.driver.build_arguments import check_flags
 
         check_flags(program_only=program_only)
         if program_only:
-            from pyc.passes.build_programs import build_programs
+            from pyc.passes.driver.build_programs import build_programs
 
             return build_programs(
                 recipe,
@@ -113,7 +114,7 @@ def attach(
         output, key = _from_here(output), _from_here(key)
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
-        from pyc.passes.attach import attach as attach_quietly
+        from pyc.passes.driver.attach import attach as attach_quietly
 
         return attach_quietly(
             program,

@@ -15,7 +15,7 @@ from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
-    from pyc.passes.compare_artifacts import Comparison
+    from pyc.passes.comparison.compare_artifacts import Comparison
 
 EXIT_DIFFERENT = 1
 _PAGE_START = b"<!DOCTYPE html>"
@@ -53,7 +53,7 @@ def command(
     from pyc import __version__
     from pyc.commands.diff_text import lines_of, page_of
     from pyc.compiler.files.staging import StagedFile
-    from pyc.passes.compare_artifacts import compare_artifacts
+    from pyc.passes.comparison.compare_artifacts import compare_artifacts
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.host.output_file import OutputFile, output_path
 

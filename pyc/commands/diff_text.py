@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pyc.commands.eval_text import figure
 from pyc.commands.tables import markdown_table, plain_table, terminal_width
-from pyc.passes.changes import Change
-from pyc.passes.compare_artifacts import Comparison, TensorChange
+from pyc.passes.comparison.changes import Change
+from pyc.passes.comparison.compare_artifacts import Comparison, TensorChange
 from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.text.counted import counted
 from pyc.runtime.text.printable import printable

@@ -228,14 +228,19 @@ def _baseline(
             yield Baseline(name, model, "artifact")
         return
     from pyc.commands.progress import report_progress
-    from pyc.passes.quality_reference import reference_model
+    from pyc.passes.driver.build import build
+    from pyc.passes.driver.quality_reference import reference_model
     from pyc.runtime.host.extras import naming_missing_extras
 
     assert first.model.program is not None
     with contextlib.ExitStack() as stack:
         with naming_missing_extras(), report_progress() as report:
+
+            def build_to(exact: Recipe, output: Path, key: Path) -> None:
+                build(exact, output=output, key=key, progress=report)
+
             made = reference_model(
-                recipe, first.model.program, first.model, window, within=None, threads=how.threads, progress=report
+                recipe, first.model.program, first.model, window, build=build_to, threads=how.threads
             )
             model = stack.enter_context(made)
         yield Baseline(name, model, "checkpoint")
@@ -252,8 +257,8 @@ def _recipe(source: str) -> Recipe | None:
     if scheme_of(source) or kind_of(source) == ARTIFACT:
         return None
     with naming_missing_extras():
-        from pyc.passes.build import parse
-        from pyc.passes.emit_programs import require_compilers
+        from pyc.passes.driver.build import parse
+        from pyc.passes.driver.emit_programs import require_compilers
 
         recipe = parse(source)
     require_compilers(f"--reference {source}: it is compiled to be compared with", "give an artifact of it")

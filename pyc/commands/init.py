@@ -18,7 +18,7 @@ from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
     from pyc.compiler.ir import Module
-    from pyc.passes.default_recipe import Proposal
+    from pyc.passes.driver.default_recipe import Proposal
 
 TEMPLATE = "model.yaml.j2"
 
@@ -86,8 +86,8 @@ def command(
     """
     keep_blas_small()
     from pyc.compiler.files.staging import StagedFile
-    from pyc.passes.build_output import with_sources
-    from pyc.passes.default_recipe import propose
+    from pyc.passes.driver.build_output import with_sources
+    from pyc.passes.driver.default_recipe import propose
     from pyc.runtime.errors import RecipeError
     from pyc.runtime.host.output_file import OutputFile, output_path
 
@@ -110,8 +110,8 @@ def _download(checkpoint: str, adapters: Sequence[str]) -> None:
     """Fetch what is no folder here, with progress on standard error."""
     from pyc.commands.progress import report_progress
     from pyc.compiler.recipe.api import recipe_from
-    from pyc.passes.build import BuildEvent
-    from pyc.passes.build_source import fetch
+    from pyc.passes.build_events import BuildEvent
+    from pyc.passes.driver.build_source import fetch
 
     recipe = recipe_from({"model": checkpoint, "adapters": [{"path": path} for path in adapters]})
     with report_progress() as progress:
@@ -128,8 +128,8 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     from pyc.compiler.recipe.schema import schema_path
     from pyc.models.adapters import read_adapter
     from pyc.passes.adapters.compute_prefix import virtual_tokens_of
-    from pyc.passes.default_recipe import reference_from, tokenizer_for
-    from pyc.passes.lower_recipe import lower_recipe
+    from pyc.passes.driver.default_recipe import reference_from, tokenizer_for
+    from pyc.passes.driver.lower_recipe import lower_recipe
     from pyc.templates.rendering import render
 
     info = proposal.module.info

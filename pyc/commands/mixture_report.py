@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pyc.runtime.host.sizes import human_bytes
 
 if TYPE_CHECKING:
-    from pyc.passes.mixture import Mixture, UniformScheme
+    from pyc.passes.mixed_precision.mixture import Mixture, UniformScheme
 
 
 def mixture_lines(mixture: "Mixture") -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyc.compiler.recipe.types import Quality
-    from pyc.passes.plan import Plan, TensorPlan
+    from pyc.passes.driver.plan import Plan, TensorPlan
 
 INDENT = 14
 
@@ -56,8 +56,8 @@ def command(
     ("run") and when the cache is full ("run_full").
     """
     keep_blas_small()
-    from pyc.passes.build_source import read_source
-    from pyc.passes.plan import plan
+    from pyc.passes.driver.build_source import read_source
+    from pyc.passes.driver.plan import plan
 
     recipe, note = read_source(source, overrides)
     if note:

@@ -12,7 +12,7 @@ from pyc.runtime.host.sizes import human_bytes, human_duration
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
-    from pyc.passes.build import BuildEvent
+    from pyc.passes.build_events import BuildEvent
 
 LINE_EVERY_S = 10.0
 """At most one line of the same stage in this time, so that a log of CI stays short."""

@@ -15,7 +15,7 @@ from pyc.commands.status_line import show_status
 from pyc.runtime.host.sizes import human_bytes
 
 if TYPE_CHECKING:
-    from pyc.passes.weight_errors import MatrixError
+    from pyc.passes.comparison.weight_errors import MatrixError
     from pyc.runtime.artifact.reader import Artifact
     from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.quality_report import QualityReport
@@ -56,7 +56,7 @@ def command(
     from pyc.compiler.files.cache import Cache
     from pyc.compiler.files.source_files import SourceFiles
     from pyc.compiler.files.staging import StagedFile
-    from pyc.passes.weight_errors import read_source, weight_errors
+    from pyc.passes.comparison.weight_errors import read_source, weight_errors
     from pyc.runtime.artifact.program_only import require_weights
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.host.cache_folder import cache_directory
@@ -108,7 +108,7 @@ def _lines(errors: tuple[MatrixError, ...]) -> list[str]:
 
 def _document(errors: tuple[MatrixError, ...]) -> dict[str, object]:
     """All figures; one that is not finite is null."""
-    from pyc.passes.weight_errors import relative_error
+    from pyc.passes.comparison.weight_errors import relative_error
 
     total = relative_error(sum(each.error_square for each in errors), sum(each.square for each in errors))
     return {

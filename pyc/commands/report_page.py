@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyc.commands.eval_text import figure, table
-from pyc.passes.weight_errors import MatrixError, relative_error
+from pyc.passes.comparison.weight_errors import MatrixError, relative_error
 from pyc.runtime.text.printable import printable
 from pyc.templates.rendering import render_html
 

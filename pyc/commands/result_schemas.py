@@ -29,7 +29,7 @@ def _build() -> str:
 
 
 def _check() -> str:
-    from pyc.passes.check_artifact import UpToDate
+    from pyc.passes.comparison.check_artifact import UpToDate
 
     return _text("pyc build --check --json", UpToDate)
 
@@ -47,14 +47,14 @@ def _inspect() -> str:
 
 
 def _diff() -> str:
-    from pyc.passes.compare_artifacts import Comparison
+    from pyc.passes.comparison.compare_artifacts import Comparison
 
     return _text("pyc diff --json", _extended("Diff", Comparison, before=str, after=str))
 
 
 def _plan() -> str:
     from pyc.commands.result_types import PlannedProgram
-    from pyc.passes.plan import Plan
+    from pyc.passes.driver.plan import Plan
 
     document = _extended("Plan", Plan, output=str, scheme_bytes=dict[str, int], programs=list[PlannedProgram])
     return _text("pyc plan --json", document)

@@ -15,7 +15,7 @@ from pyc.compiler.schemes import KEEP_TYPES
 from pyc.compiler.stacked_names import names_in_stack
 from pyc.models.catalog import ARCHITECTURES
 from pyc.passes.assign_schemes import quantizable
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.runtime.artifact.format import Function, Generation, Header, Program, Provenance, Span, Tensor
 
 __all__ = ["tiny_adapter", "tiny_checkpoint"]

@@ -17,8 +17,8 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.fp8 import TYPES
 from pyc.compiler.recipe.api import recipe_from, recipe_text
 from pyc.compiler.schemes import SCHEMES, Dense
-from pyc.passes.build_programs import build_programs
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.build_programs import build_programs
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.runtime.artifact.format import Generation, Header, Provenance, Span, Tensor
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, RunError

@@ -14,9 +14,9 @@ from tiny_checkpoints import tiny_checkpoint
 from pyc.backends.registry import BACKENDS
 from pyc.cli import main
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.build import build
-from pyc.passes.lower_recipe import lower_recipe
-from pyc.passes.plan import plan
+from pyc.passes.driver.build import build
+from pyc.passes.driver.lower_recipe import lower_recipe
+from pyc.passes.driver.plan import plan
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import LowerError, RunError
 from pyc.runtime.executors.registry import EXECUTORS

@@ -44,7 +44,7 @@ RUN = """
 import json, sys, time
 from pyc.commands.opening import keep_blas_small
 keep_blas_small()
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.passes.jobs import ray_cluster
 marks, most, results = {}, {}, []
 def progress(event):

@@ -20,8 +20,8 @@ from pyc.backends.cuda.archs import ARCHS, Arch, find_arch
 from pyc.backends.cuda.backend import CudaBackend
 from pyc.backends.cuda.toolchain.cubin import KernelResources, kernels_of, occupancy
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.emit_programs import buckets_of
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.emit_programs import buckets_of
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.runtime.executors.cuda.program import CudaProgram, Kernel, decode_program
 
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"

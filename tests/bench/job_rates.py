@@ -30,7 +30,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.operands import sources
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import Int4Group
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.runtime.host.machine import describe_machine
 
 SCHEMES = ("none", "int8", "int4-g32", "lut4-g32", "fp8", "nvfp4")

@@ -21,7 +21,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import Constant, Expression, Source
 from pyc.models.decoder import BLOCK_TOKENS
-from pyc.passes.emit_artifact import emit_artifact
+from pyc.passes.driver.emit_artifact import emit_artifact
 from pyc.passes.jobs.local import LocalJobs
 from pyc.passes.lower import backends_of, lower
 from pyc.passes.pipeline import pipeline

@@ -221,7 +221,7 @@ def write_json(path: Path, rows: list[Row], parts: list[np.ndarray]) -> None:
         "scored_tokens": sum(len(part) - 1 for part in parts),
         "window": WINDOW,
         "evaluated_text": "models/demo/heldout.txt",
-        "calibration_text": f"passes/calibration.txt, or where a row says so, the {CORPUS}",
+        "calibration_text": f"passes/calibration/calibration.txt, or where a row says so, the {CORPUS}",
         "commit": commit.stdout.strip(),
         "machine": asdict(describe_machine()),
         "versions": {name: importlib.metadata.version(name) for name in VERSIONS},

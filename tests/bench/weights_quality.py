@@ -30,13 +30,13 @@ from tokenizers import Tokenizer
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.build_context import build_context
-from pyc.passes.calibrate import calibrate
-from pyc.passes.ingest_recipe import ingest_recipe
-from pyc.passes.interpret_text import Windows, stored_rows
-from pyc.passes.mix_schemes import mix_schemes
-from pyc.passes.plan import plan
-from pyc.passes.predict_text import Predictor
+from pyc.passes.calibration.calibrate import calibrate
+from pyc.passes.driver.build import build_context
+from pyc.passes.driver.ingest_recipe import ingest_recipe
+from pyc.passes.driver.plan import plan
+from pyc.passes.interpretation.interpret_text import Windows, stored_rows
+from pyc.passes.interpretation.predict_text import Predictor
+from pyc.passes.mixed_precision.mix_schemes import mix_schemes
 from pyc.runtime.measure.quality import log_probabilities
 
 WINDOW = 512

@@ -23,8 +23,8 @@ sys.path += [str(ROOT / "tests" / "bench"), str(Path(__file__).parent)]
 from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
 from kernel_cases import write_cases  # noqa: E402
 
-from pyc.passes.build import build  # noqa: E402
-from pyc.passes.build_programs import build_programs  # noqa: E402
+from pyc.passes.driver.build import build  # noqa: E402
+from pyc.passes.driver.build_programs import build_programs  # noqa: E402
 from pyc.runtime.artifact.trust.key_sources import choose_key  # noqa: E402
 from pyc.runtime.model import load  # noqa: E402
 

@@ -24,7 +24,7 @@ import prepare
 from hollow_checkpoint import LlamaShape
 
 from pyc.backends.cuda.toolchain import nvrtc
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.executors.cuda.driver import Driver
 
 LONG = pytest.mark.skipif(os.environ.get("PYC_CUDA") != "all", reason="PYC_CUDA=all: in make test-long")

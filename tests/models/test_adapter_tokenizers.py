@@ -11,8 +11,8 @@ from pyc.models.adapter_tokenizers import own_tokenizers
 from pyc.models.catalog import load_model
 from pyc.models.files import Directory
 from pyc.models.model_source import ModelSource
-from pyc.passes.build import build, parse
-from pyc.passes.check_artifact import check_artifact
+from pyc.passes.comparison.check_artifact import check_artifact
+from pyc.passes.driver.build import build, parse
 from pyc.runtime.errors import IngestError
 from pyc.runtime.text.tokenizer import Tokenizer
 

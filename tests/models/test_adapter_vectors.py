@@ -8,8 +8,8 @@ from tiny_checkpoints import write_sentence_files
 
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.build import build, lower_recipe, parse
-from pyc.passes.check_artifact import check_artifact
+from pyc.passes.comparison.check_artifact import check_artifact
+from pyc.passes.driver.build import build, lower_recipe, parse
 from pyc.runtime.errors import IngestError
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")

@@ -8,7 +8,7 @@ from tiny_checkpoints import write_sentence_files
 from pyc.cli import main
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.build import lower_recipe, parse
+from pyc.passes.driver.build import lower_recipe, parse
 from pyc.runtime.errors import IngestError
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")

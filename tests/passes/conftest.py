@@ -4,7 +4,7 @@ import pytest
 from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 from weight_files import source
 
-from pyc.passes import calibrate
+from pyc.passes.calibration import calibrate
 from pyc.passes.jobs import registry
 from pyc.passes.jobs.local import LocalJobs
 

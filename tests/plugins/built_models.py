@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pyc.backends.cpu.isa import ISAS
-from pyc.passes.build import BuildResult, build
+from pyc.passes.driver.build import BuildResult, build
 from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 from pyc.runtime.model import Model, load
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc.passes.build import BuildResult
+from pyc.passes.driver.build import BuildResult
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.key_store import add_trusted
 from pyc.runtime.artifact.trust.keys import PublicKey

@@ -13,8 +13,8 @@ from pyc.backends.torch_tensorrt.interface import Interface, interface_of
 from pyc.backends.torch_tensorrt.module import reference_module
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
-from pyc.passes.build import parse
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.build import parse
+from pyc.passes.driver.lower_recipe import lower_recipe
 
 SMALL_SHAPES = {"tokens": [1, 16], "batch": [1, 3]}
 

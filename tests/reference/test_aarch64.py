@@ -14,8 +14,8 @@ from built_models import difference, random_ids, runnable_isas, target_of
 from emulated_programs import EmulatedProgram
 
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.emit_programs import buckets_of
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.emit_programs import buckets_of
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.generation.kv_blocks import blocks_for
 from pyc.runtime.host.aligned import aligned_zeros

@@ -8,10 +8,10 @@ import pytest
 from built_models import recipe_for
 from long_runs import sample
 
+from pyc.passes.calibration.rounding import ROUNDINGS
 from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.compressed import export_compressed
 from pyc.passes.export.source import exportable
-from pyc.passes.rounding import ROUNDINGS
 from pyc.runtime.errors import ArtifactError
 
 WIDE = {

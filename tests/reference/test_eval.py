@@ -9,7 +9,7 @@ import pytest
 from built_models import log_probabilities, target_of
 
 from pyc import cli
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 CONTEXT, WINDOWS = 512, 8

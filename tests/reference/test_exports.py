@@ -17,10 +17,10 @@ from decoder_cases import VARIANTS
 from encoder_cases import TEXTS, TINY
 from scheme_mixes import mixes_of, quantize_of
 
+from pyc.passes.calibration.rounding import ROUNDINGS
 from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.onnx import export_onnx
 from pyc.passes.export.source import exportable
-from pyc.passes.rounding import ROUNDINGS
 from pyc.runtime.errors import ArtifactError
 
 KL_BOUND = 1e-10

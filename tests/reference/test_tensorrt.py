@@ -15,7 +15,7 @@ from scheme_mixes import mixes_of, quantize_of
 from tensorrt_double import gpu
 
 from pyc.compiler.schemes import SCHEMES, Dense, Int8Group, LookupGroup
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.errors import RunError
 from pyc.runtime.model import load
 

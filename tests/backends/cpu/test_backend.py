@@ -13,7 +13,7 @@ from pyc.backends.cpu.isa import GLIBC, ISAS
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.runtime.errors import LowerError
 
 MACHINES = {"x86_64": 62, "aarch64": 183}

@@ -7,7 +7,7 @@ import pytest
 from pyc.backends.stored_weights import scheme_bytes, stored_weights
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from, recipe_text
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.runtime.artifact.format import Generation, Header, Provenance, Span, Tensor
 
 DEMO = Path(__file__).resolve().parents[3] / "models" / "demo" / "checkpoint"

@@ -3,7 +3,7 @@
 import pytest
 from tiny_checkpoints import tiny_checkpoint
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.reader import open_artifact
 
 __all__ = ["built", "tiny_checkpoint"]

@@ -18,7 +18,7 @@ from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
 from pyc.models.quantized.bitnet import _is_kept
 from pyc.models.quantized.parts import Parts
-from pyc.passes.default_recipe import propose
+from pyc.passes.driver.default_recipe import propose
 from pyc.runtime.errors import IngestError, QuantizeError
 
 SHAPE = {"tokenizer": False, "hidden_size": 64, "intermediate_size": 96}

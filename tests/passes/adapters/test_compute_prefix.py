@@ -9,9 +9,9 @@ from pyc.compiler.evaluate import evaluate_rows, unstored
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.weights import Stacked, Stored
-from pyc.passes.interpret_text import Windows, prefix_digest
-from pyc.passes.lower_recipe import lower_recipe
-from pyc.passes.predict_text import Predictor
+from pyc.passes.driver.lower_recipe import lower_recipe
+from pyc.passes.interpretation.interpret_text import Windows, prefix_digest
+from pyc.passes.interpretation.predict_text import Predictor
 
 TOKENS = 6
 

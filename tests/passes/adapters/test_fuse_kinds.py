@@ -18,7 +18,7 @@ from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
 from pyc.passes.adapters.check_adapters import require_same_base, warn_of_losses
-from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.driver.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import FUSE
 from pyc.runtime.errors import AdapterError
 

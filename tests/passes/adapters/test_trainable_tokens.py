@@ -15,7 +15,7 @@ from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
 from pyc.passes.adapters.fuse_merged import FuseMerged
-from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.driver.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import FUSE
 from pyc.runtime.errors import AdapterError
 

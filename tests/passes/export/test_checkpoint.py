@@ -11,7 +11,7 @@ import pytest
 from pyc.compiler.rewrite import map_functions, rename_weights
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.passes.export.checkpoint import _is_exact, export_checkpoint
 from pyc.passes.export.parts import checkpoint_parts
 from pyc.passes.export.source import exportable

@@ -6,7 +6,7 @@ from scheme_mixes import mixes_of, quantize_of
 from torch_programs import lowered
 
 from pyc.backends.torch_tensorrt.export import load_program
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.passes.export.torch import export_torch
 
 

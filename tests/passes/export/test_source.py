@@ -6,8 +6,7 @@ import shutil
 import pytest
 
 from pyc.compiler.recipe.api import recipe_from, recipe_text
-from pyc.passes.build import build, build_cache
-from pyc.passes.build_context import build_context
+from pyc.passes.driver.build import build, build_cache, build_context
 from pyc.passes.export import source as export_source
 from pyc.passes.export.source import exportable
 from pyc.runtime.errors import IngestError, RecipeError

@@ -24,9 +24,9 @@ from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Stored
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.build import build
-from pyc.passes.calibrate import calibrate
-from pyc.passes.interpret_text import Windows
+from pyc.passes.calibration.calibrate import calibrate
+from pyc.passes.driver.build import build
+from pyc.passes.interpretation.interpret_text import Windows
 from pyc.passes.jobs import job as jobs_module
 from pyc.passes.jobs.job import weight_jobs
 from pyc.passes.pipeline import pipeline
@@ -227,7 +227,7 @@ def lose_workers(cluster, count, seed, is_over):
 
 def test_codes_of_gptq_are_those_of_threads(cluster_jobs, tiny_checkpoint, tmp_path, monkeypatch):
     """Matrices are rounded on the cluster; their codes lie in a file of this machine, and are packed here."""
-    monkeypatch.setattr("pyc.passes.calibrate.ROUND_ROWS", 32)
+    monkeypatch.setattr("pyc.passes.calibration.calibrate.ROUND_ROWS", 32)
     path = tiny_checkpoint("llama", hidden_size=64, intermediate_size=96, num_hidden_layers=1)
     recipe = {"model": str(path), "quantize": {"scheme": "int4-g32"}}
     module = run_passes(load_model(ModelSource(str(path), path)), pipeline(recipe_from(recipe), ()))

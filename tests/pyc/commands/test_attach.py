@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from built_models import recipe_for, target_of
 
-import pyc.passes.emit_programs as emit_programs
+import pyc.passes.driver.emit_programs as emit_programs
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.passes import build_calibration, build_source
-from pyc.passes.attach import attach
-from pyc.passes.build import build
-from pyc.passes.build_programs import build_programs
+from pyc.passes.driver import build_calibration, build_source
+from pyc.passes.driver.attach import attach
+from pyc.passes.driver.build import build
+from pyc.passes.driver.build_programs import build_programs
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.host import extras
 from pyc.runtime.model import load

@@ -15,7 +15,7 @@ from referencing import Registry, Resource
 from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelSource
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.format import Generation, KvCache, ModelInfo, PassRecord, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.errors import IngestError

@@ -9,7 +9,7 @@ import sys
 import pytest
 from built_models import recipe_for
 
-from pyc.passes.build_programs import build_programs
+from pyc.passes.driver.build_programs import build_programs
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.key_store import list_trusted, remove_trusted
 from pyc.runtime.artifact.validate import tensor_bytes

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 import pyc
 from pyc.cli import main
-from pyc.passes.build import build, parse
-from pyc.passes.build_source import read_source
+from pyc.passes.driver.build import build, parse
+from pyc.passes.driver.build_source import read_source
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.keys import parse_public_key
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, c
 
 def test_notes_are_logged_where_nobody_is_told_of_progress(tiny_checkpoint, caplog):
     """And not beside: with -v the line would stand there twice."""
-    caplog.set_level("INFO", "pyc.passes.build")
+    caplog.set_level("INFO", "pyc.passes.driver.build")
     told = []
     parse(tiny_checkpoint("llama"), progress=told.append)
     (note,) = [event.note for event in told if event.note]
@@ -218,7 +218,8 @@ def test_the_key_of_a_job(recipe, tmp_path, monkeypatch, capfd):
 
 
 def test_a_key_that_is_none_is_refused_before_the_work(recipe, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pyc.passes.build.emit_artifact", lambda *arguments, **options: pytest.fail("work began"))
+    began = "pyc.passes.driver.build.emit_artifact"
+    monkeypatch.setattr(began, lambda *arguments, **options: pytest.fail("work began"))
     monkeypatch.setenv("PYC_SIGNING_KEY", "c2VjcmV0c2VjcmV0")
     assert main(["build", str(recipe)]) == 8
     err = capsys.readouterr().err
@@ -227,7 +228,7 @@ def test_a_key_that_is_none_is_refused_before_the_work(recipe, tmp_path, monkeyp
 
 
 def test_a_key_that_is_none_is_refused_before_a_calibration(recipe, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pyc.passes.build.calibration", lambda *arguments: pytest.fail("it calibrated"))
+    monkeypatch.setattr("pyc.passes.driver.build.calibration", lambda *arguments: pytest.fail("it calibrated"))
     key = tmp_path / "key.pem"
     key.write_text("nothing")
     key.chmod(0o644)

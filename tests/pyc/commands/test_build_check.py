@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes import emit_artifact as emitting
-from pyc.passes.build import build
-from pyc.passes.check_artifact import with_chosen_schemes
+from pyc.passes.comparison.check_artifact import with_chosen_schemes
+from pyc.passes.driver import emit_artifact as emitting
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.reader import open_artifact
 
 TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80

@@ -7,8 +7,8 @@ import pytest
 
 from pyc.cli import main
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.passes import build as build_module
-from pyc.passes import build_calibration
+from pyc.passes.driver import build as build_module
+from pyc.passes.driver import build_calibration
 
 SMALL = "shapes: {tokens: [1], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
 

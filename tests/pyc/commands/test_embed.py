@@ -13,7 +13,7 @@ from built_models import recipe_for
 from running_models import CONTEXT, json_lines
 from terminals import Terminal
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.errors import RunError
 from pyc.runtime.model import Model, load
 

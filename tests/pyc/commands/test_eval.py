@@ -14,8 +14,8 @@ from terminals import Terminal
 
 from pyc.commands.eval_text import with_error
 from pyc.commands.result_schemas import schema_of
-from pyc.passes import emit_programs
-from pyc.passes.build import build
+from pyc.passes.driver import emit_programs
+from pyc.passes.driver.build import build
 from pyc.runtime.measure.quality import Estimate
 
 TEXT = "the quick brown fox jumps over the lazy dog, and then it does it again.\n" * 8

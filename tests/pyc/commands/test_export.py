@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyc.models import catalog
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 
 ONNX = {"shapes": {"tokens": [1, 8], "logits": [1]}, "targets": [{"backend": "onnx"}]}
 

@@ -15,8 +15,8 @@ from pyc.cli import main
 from pyc.commands.init import recipe_for, yaml_text
 from pyc.compiler.recipe.api import load_recipe
 from pyc.compiler.recipe.yaml import MapNode, Scalar, parse_yaml
-from pyc.passes.default_recipe import propose
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.default_recipe import propose
+from pyc.passes.driver.lower_recipe import lower_recipe
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "bert")
 

@@ -5,7 +5,7 @@ import platform
 
 import artifact_forge
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.trust.key_store import list_trusted, remove_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import parse_public_key
 from pyc.runtime.executors.cpu import features as cpu

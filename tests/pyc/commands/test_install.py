@@ -8,7 +8,7 @@ import tensorrt_double
 import tensorrt_parser
 from tensorrt_double import gpu
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.model import load
 
 __all__ = ["gpu"]

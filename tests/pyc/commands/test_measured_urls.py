@@ -6,7 +6,7 @@ import pytest
 from built_models import recipe_for, target_of
 from range_server import range_server
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 
 __all__ = ["range_server"]
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from pyc.cli import main
 from pyc.commands.plan import fold
 from pyc.compiler.recipe.types import ISAS
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.validate import tensor_bytes
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from pyc.commands.progress import PlainProgress, amount_text, report_progress
-from pyc.passes.build import BuildEvent
+from pyc.passes.build_events import BuildEvent
 
 EVENTS = (
     BuildEvent("ingest", 0, 0),

@@ -25,8 +25,8 @@ from pyc.commands.report_page import STEPS, report_page
 from pyc.commands.result_schemas import schema_of
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import KEEP_CODES, SCHEMES
-from pyc.passes.build import build
-from pyc.passes.weight_errors import MatrixError
+from pyc.passes.comparison.weight_errors import MatrixError
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.format import Function
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.host.machine import describe_machine

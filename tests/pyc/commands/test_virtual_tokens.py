@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 
 TOKENS = 6
 ONNX = {"shapes": {"tokens": [1, 16], "logits": [1, 16]}, "targets": [{"backend": "onnx"}]}

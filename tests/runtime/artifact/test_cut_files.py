@@ -12,7 +12,7 @@ from built_models import SMALL_SHAPES, artifacts
 from tiny_checkpoints import tiny_checkpoint
 
 from pyc.compiler.files.artifact import ArtifactWriter
-from pyc.passes.build import BuildResult
+from pyc.passes.driver.build import BuildResult
 from pyc.runtime.artifact.format import Generation, ModelInfo, Pooling, Provenance
 
 __all__ = ["artifacts", "tiny_checkpoint"]

@@ -13,7 +13,7 @@ import pytest
 from built_models import SMALL_SHAPES, artifacts
 from tiny_checkpoints import tiny_checkpoint
 
-from pyc.passes.build import BuildResult
+from pyc.passes.driver.build import BuildResult
 from pyc.runtime.artifact.format import KvCache
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cpu import executor as cpu_executor

@@ -6,7 +6,7 @@ from pyc.backends.cpu.emit.operands import weight_types
 from pyc.backends.cpu.tir.imports import import_tvm
 from pyc.backends.cpu.versions import find_version, version_of
 from pyc.compiler.recipe.api import recipe_from
-from pyc.passes.lower_recipe import lower_recipe
+from pyc.passes.driver.lower_recipe import lower_recipe
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
 ROWS = (1, 4, 32, 96, 100)

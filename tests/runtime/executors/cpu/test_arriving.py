@@ -17,7 +17,7 @@ from remote_artifacts import MODEL
 from tiny_checkpoints import tiny_checkpoint
 
 from pyc.compiler.files.artifact import ArtifactWriter
-from pyc.passes.build import BuildResult
+from pyc.passes.driver.build import BuildResult
 from pyc.runtime.artifact import chunk_fetcher
 from pyc.runtime.artifact.format import Generation, Provenance, payload_size
 from pyc.runtime.artifact.reader import Artifact, open_artifact

@@ -11,7 +11,7 @@ import pytest
 from built_models import SMALL_SHAPES, artifacts
 from tiny_checkpoints import tiny_checkpoint
 
-from pyc.passes.build import BuildResult
+from pyc.passes.driver.build import BuildResult
 
 __all__ = ["artifacts", "tiny_checkpoint"]
 

@@ -12,7 +12,7 @@ from built_models import random_ids
 from emulated_cuda import CUDA, emulated, emulated_cuda
 from tiny_checkpoints import tiny_checkpoint
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cuda import driver, executor

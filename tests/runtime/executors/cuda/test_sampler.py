@@ -11,7 +11,7 @@ from emulated_cuda import CUDA, emulated, emulated_cuda
 from long_runs import sample
 from tiny_checkpoints import tiny_checkpoint
 
-from pyc.passes.build import build
+from pyc.passes.driver.build import build
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cuda.executor import functions_of

@@ -1,0 +1,1 @@
+"""How weights are rounded for the inputs that they see: texts, importance, algorithms, channels."""

@@ -1,0 +1,1 @@
+"""What differs between artifacts, or between an artifact and what its recipe makes now."""

@@ -1,0 +1,1 @@
+"""What drives a build: reads a recipe, runs the passes, asks the backends, and writes the artifact."""

@@ -1,0 +1,122 @@
+"""Looks for matrices whose weights are too small for the scales of their scheme, and says so once.
+
+Scales of f16, and of a byte with a row's power of two, end at 2^-24: below it what they multiply is coarse, and then
+zero (`compiler.quantization`). Schemes with scales of f32, and floating point of 8 or 16 bits but f16, are as exact for
+a small matrix as for a large one. A few rows of each matrix are read, and only small ones rounded: as they are, and
+times a power of two that brings them near 1, which changes the error of scales alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyc.compiler.codes import Codes
+from pyc.compiler.evaluate import Floats, evaluate_rows, is_rounded
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import Observer
+from pyc.compiler.operands import children
+from pyc.compiler.quantization import store_rows
+from pyc.compiler.schemes import Dense, Scheme
+from pyc.compiler.weights import (
+    Blended,
+    Constant,
+    Expression,
+    LowRank,
+    ScaledColumns,
+    ScaledRows,
+    Source,
+    Stored,
+    Transposed,
+)
+from pyc.passes.interpretation.interpret_text import stored_values
+from pyc.runtime.errors import IngestError, QuantizeError
+
+logger = logging.getLogger(__name__)
+
+BLOCKS, BLOCK_ROWS = 4, 4
+"""Rows that are looked at, evenly spread."""
+
+LARGE = 2.0**-7
+"""No scheme loses precision where a weight is that large."""
+
+WORSE = 2.0
+"""Errors so many times what they are without the limits of scales are worth a word."""
+
+LEAST_ERROR = 2.0**-8
+"""Relative to the weights; int8 errs as much."""
+
+_CHEAP = Source | Codes | Constant | LowRank | ScaledColumns | ScaledRows | Blended | Transposed
+"""Expressions of which a few rows are soon computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    name: str
+    scheme: str
+    largest: float
+    times: float
+
+
+def small_weights(files: SourceFiles, observe: Observer = lambda name, module: None) -> Observer:
+    """Return an observer of passes that looks at the module before matrices are stacked, and tells `observe`."""
+
+    def observed(name: str, module: Module) -> None:
+        if name == "fold_norm":
+            warn_of_small_weights(module, files)
+        observe(name, module)
+
+    return observed
+
+
+def warn_of_small_weights(module: Module, files: SourceFiles) -> None:
+    """Log one warning where matrices of a module, stored but not stacked, lose precision to the limits of scales."""
+    weights = module.weights.items()
+    found = [small for name, weight in weights if (small := _small(name, weight, files)) is not None]
+    if not found:
+        return
+    first, others = found[0], f" and {len(found) - 1} more matrices" if len(found) > 1 else ""
+    logger.warning(
+        "%s%s: weights of at most %.2g are too small for the scales of %s: rounding errs %.2g times as much as it does "
+        "for larger ones; store them as int8, fp8 or bf16, by an override",
+        first.name, others, first.largest, first.scheme, first.times,
+    )  # fmt: skip
+
+
+def _small(name: str, weight: Expression, files: SourceFiles) -> _Small | None:
+    if not isinstance(weight, Stored) or len(weight.shape) != 2 or is_rounded(weight) or not _is_cheap(weight.base):
+        return None
+    scheme = weight.scheme
+    if isinstance(scheme, Dense) and scheme.dtype != "f16":
+        return None
+    try:
+        rows = _some_rows(weight.base, files)
+        largest = float(np.abs(rows).max(initial=0))
+        if not 0 < largest < LARGE:
+            return None
+        error, without = (_error(each, scheme) for each in (rows, np.ldexp(rows, -int(np.frexp(largest)[1]))))
+    except (IngestError, QuantizeError):  # a build says so, and reads it all
+        return None
+    if error <= max(WORSE * without, LEAST_ERROR):
+        return None
+    return _Small(name, scheme.name, largest, error / max(without, 2.0**-12))
+
+
+def _is_cheap(expression: Expression) -> bool:
+    return isinstance(expression, _CHEAP) and all(map(_is_cheap, children(expression)))
+
+
+def _some_rows(expression: Expression, files: SourceFiles) -> Floats:
+    count = expression.shape[0]
+    starts = sorted({block * max(count - BLOCK_ROWS, 0) // max(BLOCKS - 1, 1) for block in range(BLOCKS)})
+    parts = [evaluate_rows(expression, start, min(start + BLOCK_ROWS, count), files) for start in starts]
+    return np.concatenate(parts)
+
+
+def _error(rows: Floats, scheme: Scheme) -> float:
+    """Return the root of the mean square of what rounding changes, relative to that of the rows."""
+    lost = stored_values(store_rows(rows, scheme), scheme).astype(np.float64) - rows
+    return float(np.sqrt(np.square(lost).mean() / np.square(rows, dtype=np.float64).mean()))
