@@ -33,6 +33,7 @@ from pyc.backends.cpu.passes.split_activations import SplitActivations
 from pyc.backends.cpu.storage import pieces, stored_tensor
 from pyc.backends.cpu.tir.imports import import_tvm
 from pyc.backends.cpu.toolchain.description import compile_description
+from pyc.backends.cpu.toolchain.objects import CachedObjects
 from pyc.backends.cpu.toolchain.thread_pool import compile_thread_pool
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.lowering.fuse_gate_up import FuseGateUp
@@ -87,6 +88,7 @@ class CpuBackend:
         """Compilers and packers keep what they make in `cache` (without one, in the user's)."""
         cache = cache or Cache(cache_directory())
         self._toolchain = toolchain or Toolchain(cache.directory)
+        self._objects = CachedObjects(self._toolchain, cache)
         self._packer = PanelPacker(cache)
 
     def held_bytes(self, weight: StoredTensor) -> int:
@@ -136,7 +138,7 @@ class CpuBackend:
         the C kernels while TVM works, once where instruction sets have the same code (`translation_units`). Those that
         are one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
         """
-        toolchain = self._toolchain
+        toolchain, objects = self._toolchain, self._objects
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
@@ -147,16 +149,16 @@ class CpuBackend:
         hosts: dict[_Part, bytes] = {}
         try:
             compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
-            kernels = {unit: Awaited(pool, partial(compile_unit, unit, toolchain)) for unit in compiled}
+            kernels = {unit: Awaited(pool, partial(compile_unit, unit, objects)) for unit in compiled}
             lists = {
                 (arch, strategy): Awaited(
-                    pool, partial(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
+                    pool, partial(compile_calls, variant.functions, KERNEL_PREFIX, arch, objects)
                 )
                 for strategy, variant in builder.variants.items()
                 for arch in sorted({isa.arch for isa in targets if isa.gemm_strategy == strategy})
             }
             archs = sorted({isa.arch for isa in targets})
-            thread_pools = {arch: Awaited(pool, partial(compile_thread_pool, arch, toolchain)) for arch in archs}
+            thread_pools = {arch: Awaited(pool, partial(compile_thread_pool, arch, objects)) for arch in archs}
             descriptions = {
                 isa: Awaited(pool, partial(compile_description, _described(module, isa, functions), isa, toolchain))
                 for isa in targets

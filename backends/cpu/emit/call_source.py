@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyc.backends.cpu.emit.call_list import DTYPES, CallList
 from pyc.backends.cpu.isa import oldest_isa
-from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.backends.cpu.toolchain.objects import ObjectCompiler
 from pyc.templates.rendering import render
 
 TEMPLATE = "cpu/calls.c.j2"
@@ -55,9 +55,9 @@ def calls_source(functions: Sequence[CallList], prefix: str) -> str:
     return render(TEMPLATE, {"context": CallsContext(prefix, kernels, most, MAX_RANK, contexts)})
 
 
-def compile_calls(functions: Sequence[CallList], prefix: str, arch: str, toolchain: Toolchain) -> bytes:
+def compile_calls(functions: Sequence[CallList], prefix: str, arch: str, compiler: ObjectCompiler) -> bytes:
     """Return the ELF object of `functions` for every CPU of `arch`; raises LowerError when the compiler does."""
-    return toolchain.compile_object(calls_source(functions, prefix), oldest_isa(arch), {})
+    return compiler.compile_object(calls_source(functions, prefix), oldest_isa(arch), {})
 
 
 def _function(function: CallList, kernels: tuple[str, ...]) -> FunctionContext:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from tvm import tirx
@@ -21,6 +22,10 @@ Adds = Literal["", "apart", "in place"]
 """Whether a kernel over rows adds first, and whether its sum and its rows take the places of what it adds."""
 
 
+PARSED = 256
+"""TIR kernels that a process keeps: a model has 10 to 30."""
+
+
 @dataclass
 class KernelSet:
     """C kernels by their symbols, and TIR kernels by their names, which begin with `prefix`.
@@ -36,13 +41,13 @@ class KernelSet:
 
     def rows(self, factory: Factory, constants: tuple[object, ...]) -> str:
         """Return the name of the kernel `factory(*constants)`."""
-        return self._made_once(factory, constants, lambda: factory(*constants))
+        return self._made_once(factory, constants, lambda: _parsed(factory, *constants))
 
     def quantizing(self, factory: Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: Adds) -> str:
         """The same for a kernel over rows that are quantized, perhaps of a sum."""
 
         def make() -> tirx.PrimFunc:
-            plain = factory(*constants)
+            plain = _parsed(factory, *constants)
             kernel = into_quantized(of_sum(plain) if adds else plain, self._symbol(spec), spec.row_bytes)
             return in_place(kernel) if adds == "in place" else kernel
 
@@ -65,6 +70,12 @@ class KernelSet:
             name = self._names[key] = f"{self.prefix}{factory.__name__}_{len(self._names)}"
             self.tir[name] = in_parts(make()).with_attr("global_symbol", name)
         return self._names[key]
+
+
+@lru_cache(PARSED, typed=True)
+def _parsed(factory: Factory, *constants: object) -> tirx.PrimFunc:
+    """What `factory` makes. TVM takes 50 to 100 ms to parse one, and strategies, schemes and models share them."""
+    return factory(*constants)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pyc.backends.cpu.constants import constants_header
 from pyc.backends.cpu.isa import Isa, find_isa
 from pyc.backends.cpu.kernels.attention import AttentionSpec, CacheSpec
 from pyc.backends.cpu.kernels.linear import AnySpec, GatedSpec, KernelSpec, LinearAppendSpec
-from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.backends.cpu.toolchain.objects import ObjectCompiler
 from pyc.templates.rendering import render, source_text
 
 TEMPLATE = "cpu/kernels.c.j2"
@@ -117,9 +117,9 @@ def units_of(specs: tuple[AnySpec, ...], isa: Isa) -> tuple[TranslationUnit, ...
     return tuple(unit for unit in (matmuls, rest) if unit.specs or unit.cores)
 
 
-def compile_unit(unit: TranslationUnit, toolchain: Toolchain) -> bytes:
+def compile_unit(unit: TranslationUnit, compiler: ObjectCompiler) -> bytes:
     """Return the ELF object of `unit`; raises LowerError when the compiler does."""
-    return toolchain.compile_object(unit_source(unit), unit.isa, headers(), FLAGS)
+    return compiler.compile_object(unit_source(unit), unit.isa, headers(), FLAGS)
 
 
 def unit_source(unit: TranslationUnit) -> str:
