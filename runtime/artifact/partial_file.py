@@ -4,7 +4,7 @@
 
 No record is kept of what is there: who goes on hashes each chunk where it should lie and fetches those that are wrong,
 so it makes no difference how the last try ended, or of which version of the artifact it was. One process at a time: it
-holds a lock on the file.
+holds a lock on the file. One that is not this user's own is never written into: its owner could change the artifact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +24,7 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.output_file import OutputFile
+from pyc.runtime.host.own_files import why_not_own
 from pyc.runtime.host.umask import current_umask
 
 READ_BYTES = 1 << 20
@@ -81,13 +81,13 @@ def pull_into(
 
 
 def _locked(part: Path) -> int:
-    """The partial file, open and locked. Raises ArtifactError when another process fetches into it, and OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    """The partial file, open and locked. Raises ArtifactError when another process fetches into it, or where it is not
+    this user's own, and OSError."""
     while True:
-        descriptor = os.open(part, flags, 0o600)
+        descriptor = _opened(part)
+        if descriptor is None:
+            continue
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ArtifactError(f"{part}: not a regular file; remove it")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -101,6 +101,38 @@ def _locked(part: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)  # renamed by who held it meanwhile: make another
+
+
+def _opened(part: Path) -> int | None:
+    """The partial file, made, or as it was left; None where it went meanwhile. Raises as `_locked` does."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return os.open(part, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        pass
+    try:
+        _require_own(part.lstat(), part)  # whose it is explains why it cannot be opened
+        descriptor = os.open(part, flags)
+    except FileNotFoundError:
+        return None
+    try:
+        _require_own(os.fstat(descriptor), part)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_own(found: os.stat_result, part: Path) -> None:
+    """Raise ArtifactError for a file that others made, or may write to: they could change the artifact while it runs.
+
+    It is not removed: it may be what another user has fetched.
+    """
+    if reason := why_not_own(found, part):
+        raise ArtifactError(
+            f"{part}: {reason}, expected what an earlier pull of yours left; remove it, or choose another folder or "
+            "name with -o"
+        )
 
 
 def _missing(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> list[int]:

@@ -163,7 +163,7 @@ def test_an_empty_file_of_signatures_has_none(server, folder, pyc, make_artifact
     server.files["/m.pyca"], server.files["/m.pyca.sig"] = make_artifact().read_bytes(), b""
     (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
     code, out, err = pyc("verify", f"{server.url}/m.pyca")
-    assert (code, out) == (12, "") and "416" not in err
+    assert (code, out) == (12, "") and "(416)" not in err
     (key_home / "policy.toml").unlink()
     code, out, err = pyc("pull", f"{server.url}/m.pyca")
     assert (code, err) == (0, "") and "signed by trusted key" in out
@@ -222,6 +222,66 @@ def test_a_server_without_ranges(server, folder, pyc):
     server.knows_ranges = False
     assert pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")[0] == 0
     assert (folder / "m.pyca").read_bytes() == server.files["/m.pyca"]
+
+
+def planted(kind: str, folder: Path) -> str:
+    """Put what others could under the name of the partial file; says what is told of it."""
+    part = folder / ".m.pyca.part"
+    (folder / "other").write_text("kept")
+    if kind == "a link":
+        part.symlink_to("other")
+        return "is not a regular file"
+    if kind == "a hard link":
+        os.link(folder / "other", part)
+        return "has 2 names"
+    if kind == "a pipe":
+        os.mkfifo(part)
+        return "is not a regular file"
+    part.write_text("theirs")
+    if kind == "for others to write":
+        part.chmod(0o666)
+        return "can be written by others (mode 666)"
+    part.chmod(0o666 if kind == "another's, for all" else 0o600)
+    os.chown(part, 1, 1)
+    return "belongs to user 1"
+
+
+def states(folder: Path) -> dict[str, tuple[int, ...]]:
+    """What lies in a folder, and when it was written to."""
+    found = {path.name: path.lstat() for path in folder.iterdir()}
+    return {
+        name: (each.st_ino, each.st_uid, each.st_mode, each.st_size, each.st_mtime_ns) for name, each in found.items()
+    }
+
+
+_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "a link",
+        "a hard link",
+        "a pipe",
+        "for others to write",
+        pytest.param("another's", marks=_as_root),
+        pytest.param("another's, for all", marks=_as_root),
+    ],
+)
+def test_a_partial_file_that_others_made_is_not_written_into(kind, server, folder, pyc):
+    """Its owner would own the artifact, and could change it while it runs."""
+    says = planted(kind, folder)
+    before = states(folder)
+    umask = os.umask(0o022)
+    try:
+        code, out, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")
+    finally:
+        os.umask(umask)
+    assert (code, out, err.count("\n")) == (8, "", 1)
+    assert f".m.pyca.part: {says}" in err and "; remove it, or choose another folder or name with -o" in err
+    assert server.count() <= 8192, "the header alone"
+    assert states(folder) == before
+    assert pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned", "-o", "mine.pyca")[0] == 0
 
 
 @pytest.mark.parametrize("error", [28, 5])
