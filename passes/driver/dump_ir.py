@@ -42,7 +42,10 @@ class IrDump:
         """Write `module`, as it is after the pass called `name`; ArtifactError where the file cannot be written."""
         path = self._folder / f"{self._count:02}-{name}.ir"
         try:
-            path.write_text(module_text(module), "utf-8")
+            with path.open("x", encoding="utf-8") as file:  # never through a link that came since the folder was empty
+                file.write(module_text(module))
+        except FileExistsError as error:
+            raise ArtifactError(f"dump_ir: {path}: another process made it just now; name a new folder") from error
         except OSError as error:
             path.unlink(missing_ok=True)
             raise ArtifactError(f"dump_ir: {path}: {error.strerror}; free some space or name another folder") from error

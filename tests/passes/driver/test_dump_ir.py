@@ -54,14 +54,26 @@ def test_a_full_disk_names_the_file(module, tmp_path, monkeypatch):
     dump = IrDump(tmp_path)
     dump("ingest", module)
 
-    def half(path, text, encoding):
-        path.write_bytes(text[:10].encode(encoding))
+    def half(path, mode, encoding):
+        with open(path, mode, encoding=encoding) as file:
+            file.write("func")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(Path, "open", half)
     with pytest.raises(ArtifactError, match=r"dump_ir: .*01-lower\.ir: No space left on device; free some space"):
         dump("lower", module)
     assert [path.name for path in tmp_path.iterdir()] == ["00-ingest.ir"]
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_name_that_another_made_meanwhile_is_not_written_through(link, module, tmp_path):
+    """As in a folder that others may write to, after it was found empty."""
+    dump = IrDump(tmp_path / "ir")
+    (tmp_path / "mine").write_text("kept")
+    link(tmp_path / "mine", tmp_path / "ir" / "00-ingest.ir")
+    with pytest.raises(ArtifactError, match=r"00-ingest\.ir: another process made it just now; name a new folder"):
+        dump("ingest", module)
+    assert (tmp_path / "mine").read_text() == "kept" and (tmp_path / "ir" / "00-ingest.ir").exists()
 
 
 def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
