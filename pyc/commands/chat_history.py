@@ -2,6 +2,7 @@
 only.
 
 A line a message, as JSON text, since a message may have several lines. A message that begins with a space is not kept.
+In a home that others may write to, a file that is not this user's own is neither read nor written to.
 Nothing here fails: without a home, on a full disk or with a damaged file a conversation has less history.
 """
 
@@ -12,6 +13,7 @@ import stat
 from pathlib import Path
 
 from pyc.runtime.host.home import find_home_directory, make_folder, write_whole
+from pyc.runtime.host.own_files import why_not_own
 
 KEPT_MESSAGES = 1000
 MAX_FILE_BYTES = 4 << 20
@@ -46,6 +48,7 @@ class ChatHistory:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(self._path, flags, 0o600)
             try:
+                _require_own(self._path, descriptor)
                 os.write(descriptor, (json.dumps(message) + "\n").encode())
             finally:
                 os.close(descriptor)
@@ -56,6 +59,7 @@ class ChatHistory:
     def _read(self, path: Path) -> list[str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
+            _require_own(path, descriptor)
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):  # /dev/null, say: somebody wants no history
                 return []
@@ -66,6 +70,16 @@ class ChatHistory:
             text = "".join(json.dumps(message) + "\n" for message in messages[-KEPT_MESSAGES:])
             write_whole(path, text, 0o600, replace=True)
         return messages[-KEPT_MESSAGES:]
+
+
+def _require_own(path: Path, descriptor: int) -> None:
+    """Raise OSError where others may have put there what is open as `path`: a file of theirs, or a link to another."""
+    if not path.parent.stat().st_mode & 0o022:
+        return
+    found = os.fstat(descriptor)
+    reason = why_not_own(found, path) if os.path.samestat(path.lstat(), found) else "is a link"
+    if reason:
+        raise OSError(f"{path} {reason}, in a folder that others may write to")
 
 
 def _message(line: bytes) -> str | None:

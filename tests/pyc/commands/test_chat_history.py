@@ -51,6 +51,27 @@ def test_damage_costs_history_only(file):
     assert ChatHistory().messages == []
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_home_of_others_leads_to_no_other_file(mode, link, file, tmp_path):
+    """Where others may write, a link of theirs would have messages written into another file of this user's."""
+    (tmp_path / "mine").write_text("kept\n")
+    link(tmp_path / "mine", file)
+    file.parent.chmod(mode)
+    history = ChatHistory()
+    history.add("one")
+    assert history.messages == ["one"] and (tmp_path / "mine").read_text() == "kept\n"
+    file.parent.chmod(0o755)
+    history = ChatHistory()
+    history.add("two")
+    assert (tmp_path / "mine").read_text() == 'kept\n"two"\n'
+    file.unlink()
+    file.parent.chmod(mode)
+    for message in ("three", "four"):
+        ChatHistory().add(message)
+    assert ChatHistory().messages == ["three", "four"]
+
+
 def test_nobody_has_a_home(monkeypatch):
     for name in ("PYC_HOME", "XDG_CONFIG_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
