@@ -248,7 +248,7 @@ def apply(file: Path) -> None:
     from pyc.runtime.artifact.trust.updates import MAX_BYTES, apply_update, keys_without_effect, parse_update
     from pyc.runtime.errors import ArtifactError
 
-    update = parse_update(read_small_text(file, MAX_BYTES), str(file))
+    update = parse_update(read_small_text(file, MAX_BYTES, is_given=True), str(file))
     for line in apply_update(update, str(file)) or ["nothing new"]:
         say(line)
     if without := keys_without_effect(update):

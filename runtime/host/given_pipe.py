@@ -1,7 +1,9 @@
-"""A pipe that the command line names by its descriptor, as the shell's `<(...)` does: /dev/fd/63."""
+"""A pipe that the command line names: by its descriptor, as /dev/stdin and the shell's `<(...)` do (/dev/fd/63), or by
+its name in a folder (mkfifo)."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -9,24 +11,47 @@ import stat
 import time
 from pathlib import Path
 
+_REMEDY = "let the shell make one, as <(...) does"
 SECONDS = 120
 """How long whoever writes to it may take, who may be asked for a passphrase."""
-_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
-_FIRST = 3
-"""Those before it are standard input and outputs."""
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})|/dev/stdin")
+_OUTPUTS = (1, 2)
 
 
-def read_given_pipe(path: Path, limit: int) -> bytes | None:
+def read_given_pipe(path: Path, limit: int, *, is_given: bool = False) -> bytes | None:
     """Return what the pipe holds until its end, or more than `limit` bytes of it; None where the path names none.
+
+    With `is_given` the user names the path, so a pipe that lies in a folder is meant, and not whatever somebody put in
+    the place of a file. It has to be the user's or root's, and nobody else may write to it.
 
     Raises OSError, TimeoutError where it takes more than SECONDS.
     """
     found = _DESCRIPTOR.fullmatch(str(path))
-    if found is None or int(found[1]) < _FIRST:
+    if found is not None:
+        descriptor = int(found[1] or 0)
+        is_pipe = descriptor not in _OUTPUTS and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+        return _read(descriptor, limit) if is_pipe else None
+    if not is_given or not stat.S_ISFIFO(os.stat(path).st_mode):
         return None
-    descriptor = int(found[1])
-    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    try:
+        _require_private(os.fstat(descriptor))
+        return _read(descriptor, limit)
+    finally:
+        os.close(descriptor)
+
+
+def _require_private(status: os.stat_result) -> None:
+    """Raise PermissionError for a pipe through which another user could say anything."""
+    if status.st_uid not in (0, os.geteuid()):
+        raise PermissionError(errno.EACCES, f"a pipe of user {status.st_uid}; {_REMEDY}")
+    if status.st_mode & 0o022:
+        mode = f"{stat.S_IMODE(status.st_mode):o}"
+        raise PermissionError(errno.EACCES, f"a pipe that others may write to (mode {mode}); {_REMEDY}")
+
+
+def _read(descriptor: int, limit: int) -> bytes:
+    """What comes until the last writer leaves; of a pipe that nobody has opened to write yet, when somebody has."""
     deadline_s = time.monotonic() + SECONDS
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)

@@ -1,6 +1,6 @@
 """Where the key that signs a build comes from; the first of these that is there:
 
-    1. a file that is named: `--key FILE`
+    1. a file that is named, or a pipe: `--key FILE`
     2. $PYC_SIGNING_KEY: the key itself, the text of a key file or the base64 between its first and last line
     3. $PYC_SIGNING_KEY_FILE: a key file
     4. $PYC_SIGNER: a command that keeps a key and signs (`external_signer`)
@@ -165,6 +165,6 @@ def write_key_file(path: Path) -> SigningKey:
 
 def _from_file(path: Path, origin: str) -> ChosenKey:
     try:
-        return ChosenKey(read_signing_key(path), path)
+        return ChosenKey(read_signing_key(path, is_given=True), path)
     except ArtifactError as error:
         raise ArtifactError(f"{error} ({origin})") from error

@@ -137,13 +137,13 @@ def is_private_key(text: str) -> bool:
 
 def public_key_of(text: str) -> PublicKey:
     """The key that a line, or a file that holds it, has. Raises ArtifactError."""
-    return parse_public_key(text) if text.startswith(f"{KEY_TYPE} ") else read_public_key(Path(text))
+    return parse_public_key(text) if text.startswith(f"{KEY_TYPE} ") else read_public_key(Path(text), is_given=True)
 
 
-def read_public_key(path: Path) -> PublicKey:
-    """Read a public key file. Raises ArtifactError, naming it."""
+def read_public_key(path: Path, *, is_given: bool = False) -> PublicKey:
+    """Read a public key file, or with `is_given` a pipe in its place. Raises ArtifactError, naming it."""
     try:
-        return parse_public_key(read_small_text(path))
+        return parse_public_key(read_small_text(path, is_given=is_given))
     except ArtifactError as error:
         raise ArtifactError(
             f"{path}: {error}" if not str(error).startswith(str(path)) else str(error)
@@ -177,14 +177,14 @@ def new_key_text() -> str:
     return f"{PEM_BEGIN}\n{body}\n{PEM_END}\n"
 
 
-def read_signing_key(path: Path) -> SigningKey:
-    """The private key in a file that only its owner may read, or in such a pipe that the command line names. Raises
-    ArtifactError, which holds nothing of the key.
+def read_signing_key(path: Path, *, is_given: bool = False) -> SigningKey:
+    """The private key in a file that only its owner may read, or in such a pipe that the command line names (with
+    `is_given`: be it by a name in a folder). Raises ArtifactError, which holds nothing of the key.
 
     Its comment is the file's name, as a name of a key where a public line could not say it.
     """
     try:
-        if (given := read_given_pipe(path, MAX_KEY_FILE_BYTES)) is not None:
+        if (given := read_given_pipe(path, MAX_KEY_FILE_BYTES, is_given=is_given)) is not None:
             if (mode := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
                 raise ArtifactError(
                     f"{path}: private key from a pipe that others may read or write to (mode {mode:o}); let the "
@@ -246,11 +246,11 @@ def _refuse_public(text: str, where: str) -> None:
         raise ArtifactError(f"{where}: a public key, expected the private one that it belongs to, which signs")
 
 
-def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES) -> str:
-    """The text of at most `limit` bytes of a regular file, or of a pipe that the command line names. Raises
-    ArtifactError, naming it."""
+def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES, *, is_given: bool = False) -> str:
+    """The text of at most `limit` bytes of a regular file, or of a pipe that the command line names (with `is_given`:
+    be it by a name in a folder). Raises ArtifactError, naming it."""
     try:
-        data = read_given_pipe(path, limit)
+        data = read_given_pipe(path, limit, is_given=is_given)
         if data is None:
             with open_regular(path) as file:
                 data = file.read(limit + 1)

@@ -158,7 +158,7 @@ def _trust_of(text: str) -> Policy:
     if not os.path.lexists(text):
         raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
     require_unwritable_pipe(Path(text), "change what is trusted")
-    content = read_small_text(Path(text), MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK)
+    content = read_small_text(Path(text), MAX_FILE_BYTES, is_given=True).removeprefix(BYTE_ORDER_MARK)
     if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
     require_unwritable(Path(text), "change what is trusted")

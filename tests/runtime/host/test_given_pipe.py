@@ -1,12 +1,16 @@
 """Pipes that the command line names, as `--trust <(...)` and `--key <(...)` do: read to their end, within bounds."""
 
 import os
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from pyc.runtime.artifact.trust.keys import new_key_text, read_signing_key, read_small_text
+from pyc.runtime.artifact.trust.key_sources import choose_key
+from pyc.runtime.artifact.trust.keys import new_key_text, public_key_of, read_signing_key, read_small_text
 from pyc.runtime.artifact.trust.policy import trust_of
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host import given_pipe
@@ -65,14 +69,78 @@ def test_what_has_no_end_and_what_never_comes(pipe, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_no_such_pipe(tmp_path: Path) -> None:
-    """A named pipe lies in a folder, where anybody may have put it; a file by its descriptor is a file."""
+    """A pipe in a folder, where anybody may have put it, unless the user named it; a file by its descriptor is a file;
+    an output is read by others."""
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/fd/0"), Path("/dev/fd/x"), Path("/dev/fd/63/..")):
+    for path in (tmp_path / "pipe", *map(Path, ("/dev/fd/1", "/dev/fd/2", "/dev/fd/x", "/dev/fd/63/.."))):
         assert read_given_pipe(path, 10) is None
     with open(tmp_path / "file", "wb+") as file:
         assert read_given_pipe(Path(f"/dev/fd/{file.fileno()}"), 10) is None
     with pytest.raises(ArtifactError, match="not a regular file"):
         read_small_text(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("name", ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
+def test_standard_input_that_is_a_pipe(name: str) -> None:
+    read = "from pathlib import Path; from pyc.runtime.host.given_pipe import read_given_pipe as read; import sys"
+    line = [sys.executable, "-c", f"{read}; sys.stdout.buffer.write(read(Path({name!r}), 100) or b'none')"]
+    done = subprocess.run(line, input=b"a key", capture_output=True, check=True)
+    assert done.stdout == b"a key"
+    assert subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout == b"none"
+
+
+@pytest.fixture
+def written_when_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`written_when_open(data, mode)`: the path of a pipe in a folder, which is opened to be written to when who reads
+    has opened it."""
+
+    def make(data: bytes, mode: int) -> Path:
+        path = tmp_path / "key"
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        path.chmod(mode)
+
+        def monotonic() -> float:
+            with suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb") as file:
+                file.write(data)
+            monkeypatch.setattr(given_pipe.time, "monotonic", lambda: 0.0)
+            return 0.0
+
+        monkeypatch.setattr(given_pipe.time, "monotonic", monotonic)
+        return path
+
+    return make
+
+
+def test_a_pipe_in_a_folder_that_the_user_names(written_when_open, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = new_key_text()
+    chosen = choose_key(file=written_when_open(text.encode(), 0o600))
+    public = chosen.key.public.text()
+    assert public == read_signing_key(written_when_open(text.encode(), 0o600), is_given=True).public.text()
+    for content in (public, f'keys = ["{public}"]\n'):
+        assert trust_of(str(written_when_open(content.encode(), 0o644))).keys == trust_of(public).keys
+    assert public_key_of(str(written_when_open(public.encode(), 0o644))).raw == chosen.key.public.raw
+    with pytest.raises(ArtifactError, match=r"private key from a pipe that others may read or write to \(mode 640\)"):
+        choose_key(file=written_when_open(text.encode(), 0o640))
+    for mode in (0o622, 0o620, 0o602):
+        with pytest.raises(ArtifactError, match=rf"/key: cannot be read: a pipe that others may .*{mode:o}\)"):
+            read_small_text(written_when_open(text.encode(), mode), is_given=True)
+    path, owner = written_when_open(text.encode(), 0o600), os.geteuid()
+    if owner == 0:  # whom everybody believes
+        os.chown(path, owner := 1, 1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(ArtifactError, match=f"a pipe of user {owner}; let the shell make one"):
+        read_small_text(path, is_given=True)
+
+
+def test_a_pipe_in_a_folder_that_nobody_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not taken for an empty one: whoever writes to it may come later."""
+    os.mkfifo(tmp_path / "key", 0o600)
+    monkeypatch.setattr(given_pipe, "SECONDS", 0)
+    for read in (read_small_text, read_signing_key):
+        with pytest.raises(ArtifactError, match="key: cannot be read: nothing came for 0 s"):
+            read(tmp_path / "key", is_given=True)
 
 
 @pytest.fixture

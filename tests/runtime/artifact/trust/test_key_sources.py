@@ -191,9 +191,10 @@ def test_files_that_hold_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     write_key_file(tmp_path / "open")
     (tmp_path / "open").chmod(0o644)
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe").chmod(0o622)  # one that only this user writes to is waited for
     cases = {
         "open": r"may read \(mode 644\); run: chmod 600 '.*', or give its text in PYC_S.* \(\$PYC_SIGNING_KEY_FILE\)",
-        "pipe": "not a regular file",
+        "pipe": "a pipe that others may write to",
         ".": "not a regular file",
         "nowhere": "cannot be read: No such file",
     }
