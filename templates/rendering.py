@@ -33,9 +33,10 @@ def _rendered(path: str, values: Mapping[str, object], *, is_html: bool) -> str:
 
 @cache
 def _template(path: str, is_html: bool) -> Template:
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
+        loader=FunctionLoader(source_text),  # of what a template includes
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -6,6 +6,7 @@ The wheels here are empty ones with the right names; `.ci/run` installs a bundle
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -116,6 +117,16 @@ def test_scripts_are_plain_shell(pyc, make_local_artifact, wheels, tmp_path):
     for script in (tmp_path / "made").glob("*.sh"):
         assert script.stat().st_mode & 0o777 == 0o755
         assert subprocess.run(["sh", "-n", script], check=False).returncode == 0
+
+
+def test_the_unit_does_not_try_again_what_stays_as_it_is(pyc, make_local_artifact, wheels, tmp_path):
+    """systemd looks at the exit codes of ExecStart= alone. 69: nothing is installed; 73: something else is there."""
+    assert pyc("bundle", make_local_artifact(), "-o", tmp_path / "made", "--wheels", wheels)[0] == 0
+    documented = Path(__file__).parents[3].joinpath("docs/deploy.md").read_text()
+    for unit in ((tmp_path / "made" / "pyc.service").read_text(), documented):
+        settings = re.findall("^(ExecStart.*|RestartPreventExitStatus)=(.*)$", unit, re.MULTILINE)
+        assert [name for name, _ in settings if name.startswith("ExecStart")] == ["ExecStart"] * 2
+        assert {"8", "9", "10", "11", "12", "15", "69"} <= set(dict(settings)["RestartPreventExitStatus"].split())
 
 
 def test_a_tar_depends_on_its_files_alone(pyc, make_local_artifact, wheels, tmp_path):

@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from bundles import OTHER, environment, run
@@ -37,7 +39,7 @@ case "$1" in
     *) echo "{version} {machine}" ;;
     esac ;;
 -m) if [ "$2" = venv ]; then
-        mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
+        mkdir -p "$3/bin" && ${{COPY:-cp}} "$0" "$3/bin/python"
         printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
         echo "command = python -m venv $3" >"$3/pyvenv.cfg"
     else
@@ -60,9 +62,12 @@ def installable(pyc, make_local_artifact, wheels, tmp_path):
     return tmp_path / "made" / "install.sh"
 
 
-def start(script, venv, **variables):
+def start(script, venv, user=None, **variables):
     variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python"), **variables}
-    return subprocess.Popen([str(script)], env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    if user is not None:
+        options |= {"user": user, "group": user, "extra_groups": ()}
+    return subprocess.Popen([str(script)], env=variables, **options)
 
 
 def test_installs_at_once_leave_one_environment(installable, tmp_path):
@@ -264,6 +269,90 @@ def test_an_environment_that_this_user_may_not_enter_is_told_as_such(script, ins
     process = start(installable.with_name(script), tmp_path / "venv")
     assert "this user may not enter it; as who made it: chmod -R go+rX" in process.communicate()[1]
     assert process.returncode == 74
+
+
+@pytest.fixture
+def for_all(installable):
+    """A bundle in a folder that every user may enter, and its Python in a folder `private` beside it."""
+    folder = Path(tempfile.mkdtemp(prefix="pyc-test-", dir="/tmp"))  # pytest's is its user's alone
+    folder.chmod(0o755)
+    (folder / "private").mkdir(mode=0o755)
+    shutil.move(installable.parents[1] / "python", folder / "private" / "python")
+    shutil.move(installable.parent, folder / "made")
+    yield folder
+    for place in folder.iterdir():
+        place.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def started(script, folder, user=None, venv=None):
+    """What a script, which has a Python that environments lead to by a link, ends with and says."""
+    process = start(script, venv or folder / "venv", user, PYTHON=str(folder / "private" / "python"), COPY="ln -s")
+    err = process.communicate()[1]
+    return process.returncode, err
+
+
+NOBODY = 65534 if os.geteuid() == 0 else None  # root enters everything
+
+
+@pytest.mark.parametrize("script", ["run.sh", "health.sh"])
+def test_an_interpreter_that_this_user_may_not_reach_is_told_as_such(script, for_all):
+    """It is installed, so installing it anew in the same way is no remedy."""
+    bundle, private = for_all / "made", for_all / "private"
+    assert started(bundle / "install.sh", for_all)[0] == 0
+    private.chmod(0o000)
+    code, err = started(bundle / script, for_all, NOBODY)
+    assert (code, err.count("\n")) == (74, 1), err
+    assert err.startswith(f"{script}: {for_all}/venv: its interpreter needs {private}, which this user may not use")
+    assert f"PYC_VENV={for_all}/venv PYTHON=/usr/bin/python3" in err and err.endswith(f" sh {bundle}/install.sh\n")
+    private.chmod(0o755)
+    (private / "python").chmod(0o600)
+    code, err = started(bundle / script, for_all, NOBODY)
+    assert code == 74 and f"its interpreter needs {private}/python, which" in err
+
+
+def test_an_interpreter_that_is_gone_is_told_as_such_and_installed_anew(for_all):
+    bundle, private = for_all / "made", for_all / "private"
+    assert started(bundle / "install.sh", for_all)[0] == 0
+    private.rename(for_all / "elsewhere")
+    code, err = started(bundle / "health.sh", for_all)
+    assert (code, err.count("\n")) == (69, 1)
+    assert f"{for_all}/venv: its interpreter is gone: there is no {private}; run sh {bundle}/install.sh" in err
+    (for_all / "elsewhere").rename(for_all / "private")
+    (for_all / "venv" / "bin" / "python").unlink()
+    code, err = started(bundle / "health.sh", for_all)
+    assert code == 69 and "nothing is installed yet" in err
+    assert started(bundle / "run.sh", for_all)[0] == 0
+
+
+@pytest.mark.parametrize("script", ["run.sh", "health.sh"])
+def test_an_environment_below_what_this_user_may_not_enter(script, for_all):
+    (for_all / "private" / "venv").mkdir()
+    (for_all / "private").chmod(0o000)
+    code, err = started(for_all / "made" / script, for_all, NOBODY, venv=for_all / "private" / "venv")
+    assert (code, err.count("\n")) == (74, 1)
+    assert f"{for_all}/private/venv: this user may not enter {for_all}/private; name another place with PYC_VENV" in err
+
+
+def test_an_install_warns_of_an_interpreter_for_its_user_alone(for_all):
+    """Through links, and where others may read the bundle: elsewhere nobody else was meant to run it."""
+    bundle, private = for_all / "made", for_all / "private"
+    (private / "pythons").mkdir(mode=0o700)
+    (private / "python").rename(private / "pythons" / "python")
+    (private / "python").symlink_to("pythons/../pythons/python")
+    code, err = started(bundle / "install.sh", for_all)
+    assert (code, err.count("\n")) == (0, 1), err
+    assert err.startswith(f"install.sh: warning: {private}/pythons, where the interpreter is, is closed to other users")
+    assert f"PYTHON=/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]} sh {bundle}/install.sh" in err
+    way = (for_all / "venv" / ".pyc-bundle").read_text().splitlines()
+    assert [place for place in way if place.startswith(str(private))] == [
+        str(private / place) for place in (".", "pythons", "pythons", "pythons/python")
+    ]
+    (private / "pythons").chmod(0o755)
+    assert str(private) not in started(bundle / "install.sh", for_all)[1]
+    (private / "pythons").chmod(0o700)
+    bundle.chmod(0o750)
+    assert started(bundle / "install.sh", for_all) == (0, "")
 
 
 def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
