@@ -44,11 +44,12 @@ def library() -> Path:
     """The compiled `system_faults.c`, made once."""
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"pyc-test-faults-{os.geteuid()}-{digest}.so"
-    if not path.exists():
-        made = path.with_suffix(f".{os.getpid()}.so")
-        command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O1", "-o", made, SOURCE, "-ldl"]
-        subprocess.run(command, check=True, capture_output=True)
-        made.replace(path)
+    if not path.exists() or path.lstat().st_uid != os.geteuid():  # others may know the name, and it is loaded
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / path.name
+            command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O1", "-o", made, SOURCE, "-ldl"]
+            subprocess.run(command, check=True, capture_output=True)
+            made.replace(path)
     return path
 
 
