@@ -2,10 +2,11 @@
 
 Every window begins with the token that texts begin with, or, where the model has none, with one of the vocabulary, each
 as likely; the next is drawn from the model's distribution, temperature 1, by an inverse CDF in f64 with one uniform
-number of PCG64 a token. Behind a token that ends texts another begins. The graph of logical operators is interpreted in
-f32 with exact weights, some windows side by side, a position a step: all weights are in memory, and are read once a
-position. The seed and the weights decide what is drawn, but for the last bits of sums: another CPU may draw another
-token here and there. Tokens are kept in the build cache.
+number of PCG64 a token. Behind a token that ends texts another text begins; where texts begin with the very token that
+ends them, as in Qwen3 and GPT-2, one token does both. The graph of logical operators is interpreted in f32 with exact
+weights, some windows side by side, a position a step: all weights are in memory, and are read once a position. The seed
+and the weights decide what is drawn, but for the last bits of sums: another CPU may draw another token here and there.
+Tokens are kept in the build cache.
 """
 
 from __future__ import annotations
@@ -27,12 +28,19 @@ from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Stacked, Stored
 from pyc.passes.interpretation.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
+from pyc.runtime.text.counted import counted
 
 VERSION = 2
 """Changes when the same weights and seed would give other tokens."""
 
 MOST_CACHE_BYTES = 1 << 30
 """Of keys and values of the windows that are generated side by side."""
+
+LEAST_SHARE = 8
+"""A model whose tokens within its texts are fewer than one in so many ends its texts at once."""
+
+FEWEST_DIFFERENT = 4
+"""Fewer different tokens within texts are no text: models of DNA have four."""
 
 Ids = NDArray[np.int32]
 
@@ -41,7 +49,7 @@ def generated_windows(recipe: Recipe, module: Module, files: SourceFiles, cache:
     """Return the tokens that a decoder generates for a recipe whose calibration says so, the same for the same weights.
 
     Without a `cache` they are zeros, for who asks what would be recorded. Raises QuantizeError for an encoder, for
-    virtual tokens, and where there are fewer tokens than a window has.
+    virtual tokens, where there are fewer tokens than a window has, and where what was drawn is hardly a text.
     """
     wanted = recipe.quantize.calibration
     assert wanted.generate is not None
@@ -58,7 +66,7 @@ def generated_windows(recipe: Recipe, module: Module, files: SourceFiles, cache:
         )
     count = wanted.generate // window
     first = module.info.vocab_size if module.generation.bos_token_id is None else (module.generation.bos_token_id,)
-    drawn = VERSION, count, window, wanted.seed, first, module.generation.eos_token_ids
+    drawn = VERSION, count, window, wanted.seed, first, _ends(module)
     digest = blake3(f"generated {drawn}".encode()).hexdigest()
     if cache is None:
         return Windows(np.zeros((count, window), np.int32), digest)
@@ -68,7 +76,29 @@ def generated_windows(recipe: Recipe, module: Module, files: SourceFiles, cache:
         data = _generated(module, files, count, window, wanted.seed).astype("<i4").tobytes()
         files.check()
         cache.put(key, data)
-    return Windows(np.frombuffer(data, "<i4").reshape(count, window).astype(np.int32), digest)
+    ids = np.frombuffer(data, "<i4").reshape(count, window).astype(np.int32)
+    _require_text(ids, module)
+    return Windows(ids, digest)
+
+
+def _ends(module: Module) -> tuple[int, ...]:
+    """The tokens behind which a start is put: those that end texts, but for the start itself, which would follow itself
+    for ever."""
+    return tuple(end for end in module.generation.eos_token_ids if end != module.generation.bos_token_id)
+
+
+def _require_text(ids: Ids, module: Module) -> None:
+    """Raise QuantizeError for tokens that round a model worse than no calibration at all."""
+    marks = {*module.generation.eos_token_ids, module.generation.bos_token_id} - {None}
+    within = ids[~np.isin(ids, sorted(marks))]
+    different = len(np.unique(within))
+    if within.size * LEAST_SHARE < ids.size:
+        found = f"only {within.size:,} of {ids.size:,} tokens are not its starts and ends: it ends its texts at once"
+    elif different < FEWEST_DIFFERENT:
+        found = f"it has {counted(different, 'different token')} in {ids.size:,}"
+    else:
+        return
+    raise QuantizeError(f"quantize.calibration.generate: what the model writes is hardly a text: {found}; give a text")
 
 
 def _weights_key(module: Module, files: SourceFiles) -> tuple[object, ...]:
@@ -105,7 +135,7 @@ def _generated(module: Module, files: SourceFiles, count: int, window: int, seed
 def _side_by_side(model: Interpreter, module: Module, count: int, window: int, draw: np.random.Generator) -> Ids:
     """Return so many windows, a position of all of them at a time."""
     ids, sequences = np.zeros((count, window), np.int32), np.arange(count, dtype=np.int32)
-    ends = np.array(module.generation.eos_token_ids, np.int32)
+    ends = np.array(_ends(module), np.int32)
     blocks = -(-window // 64)
     table = np.arange(count * blocks, dtype=np.int32).reshape(count, blocks)
     ids[:, 0] = _first(module, count, draw)

@@ -1,5 +1,7 @@
 """passes/interpretation/generated_text.py: what a model generates for its own calibration, beside transformers."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -40,11 +42,34 @@ def windows_of(path, cache, **calibration):
         return calibration_windows(recipe, module, files, cache)
 
 
+def with_marks(path, start, ends):
+    """The checkpoint with this token at the start of texts, and these at their ends."""
+    marks = {"bos_token_id": start, "eos_token_id": ends}
+    for name in ("config.json", "generation_config.json"):
+        file = path / name
+        document = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(document | marks))
+    return path
+
+
+MARKS = {
+    "the start ends texts": (7, 7),
+    "the start is one of the ends": (7, [9, 7]),
+    "the start ends nothing": (7, 9),
+    "many tokens end texts": (7, list(range(64, 128))),
+    "many end texts, the start too": (7, [7, *range(64, 128)]),
+    "no start": (None, list(range(64, 128))),
+    "neither": (None, None),
+}
+
+
+@pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("model_type", ["llama", "qwen3"])
-def test_tokens_are_drawn_from_what_transformers_predicts(model_type, tiny_checkpoint, tmp_path, monkeypatch):
+def test_tokens_are_drawn_from_what_transformers_predicts(model_type, marks, tiny_checkpoint, tmp_path, monkeypatch):
     """By the same numbers; in batches, of which each goes on where the draws of the one before ended."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     path = tiny_checkpoint(model_type, tie_word_embeddings=model_type == "qwen3", **SIZES)
+    with_marks(path, *MARKS[marks])
     loaded = load_model(ModelSource(str(path), path))
     cache, together = loaded.info.kv_cache, 3
     a_window = 2 * 4 * cache.layers * cache.heads * cache.head_dim * 32
@@ -67,11 +92,86 @@ def test_tokens_are_drawn_from_what_transformers_predicts(model_type, tiny_check
             wanted = [np.searchsorted(row, u, side="right") for row, u in zip(masses, numbers, strict=True)]
             firsts = draw.integers(vocabulary, size=len(own))
             for row, token in enumerate(wanted):
-                if own[row, position] in ends:
+                if own[row, position] in ends and own[row, position] != start:
                     token = firsts[row] if start is None else start
                 same.append(own[row, position + 1] == token)
     assert np.mean(same) > 0.99
     assert len(np.unique(ids)) > 20
+
+
+class Chain:
+    """In place of an interpreter: what comes next depends on the last token alone, by a table of probabilities."""
+
+    table: np.ndarray
+
+    def __init__(self, graph, weights, is_float32):
+        pass
+
+    def run(self, function, given):
+        return given["token_ids"] if function == "forward" else np.log(self.table[given["hidden"]])
+
+
+def texts_one_by_one(table, start, ends, count, window, seed):
+    """Windows of a chain, told a token at a time, as texts: a start, what is drawn behind it, an end."""
+    vocabulary, draw = len(table), np.random.Generator(np.random.PCG64(seed))
+    starts = [int(each) if start is None else start for each in draw.integers(vocabulary, size=count)]
+    windows = [[each] for each in starts]
+    for _ in range(window - 1):
+        numbers, starts = draw.random(count), draw.integers(vocabulary, size=count)
+        for own, number, other in zip(windows, numbers, starts, strict=True):
+            total = token = 0
+            while total + table[own[-1]][token] <= number:
+                total += table[own[-1]][token]
+                token += 1
+            a_text_ended = own[-1] in ends and own[-1] != start
+            own.append((int(other) if start is None else start) if a_text_ended else token)
+    return windows
+
+
+@pytest.mark.parametrize("marks", [(3, (3,)), (3, (5, 3)), (3, (5,)), (None, (5, 6)), (3, ()), (3, (5, 6, 7))], ids=str)
+def test_texts_follow_texts(marks, tiny_checkpoint, monkeypatch):
+    """Beside texts of a chain, told a token at a time: every token is the same."""
+    start, ends = marks
+    path = with_marks(tiny_checkpoint("llama", **SIZES), start, list(ends) or None)
+    vocabulary = load_model(ModelSource(str(path), path)).info.vocab_size
+    table = np.random.default_rng(1).random((vocabulary, vocabulary))
+    table[:, 12:] = 0  # so that ends are often drawn
+    table /= table.sum(axis=1, keepdims=True)
+    monkeypatch.setattr(generated_text, "Interpreter", Chain)
+    monkeypatch.setattr(Chain, "table", table, raising=False)
+    with np.errstate(divide="ignore"):
+        ids = windows_of(path, Cache(None), seed=2).ids
+    assert ids.tolist() == texts_one_by_one(table, start, ends, 8, 32, 2)
+    assert set(range(12)) <= set(ids.ravel().tolist())
+    if start is not None:
+        counts = np.bincount(ids.ravel())
+        assert counts[start] < ids.size / 2
+
+
+@pytest.mark.parametrize("marks", [(3, (3,)), (3, (5, 3)), (3, (5,))], ids=str)
+def test_a_model_that_ends_its_texts_at_once(marks, tiny_checkpoint, tmp_path, monkeypatch):
+    """It is refused, also when what it wrote is in the cache."""
+    start, ends = marks
+    path = with_marks(tiny_checkpoint("llama", **SIZES), start, list(ends))
+    vocabulary = load_model(ModelSource(str(path), path)).info.vocab_size
+    table = np.full((vocabulary, vocabulary), 1e-3 / vocabulary)
+    table[:, ends[0]] += 1 - 1e-3
+    monkeypatch.setattr(generated_text, "Interpreter", Chain)
+    monkeypatch.setattr(Chain, "table", table, raising=False)
+    for _ in range(2):
+        with pytest.raises(QuantizeError, match=r"generate: what the model writes is hardly a text: only \d+ of 256 "):
+            windows_of(path, Cache(tmp_path / "own"))
+
+
+def test_a_model_that_repeats_a_token(tiny_checkpoint, monkeypatch):
+    path = with_marks(tiny_checkpoint("llama", **SIZES), 3, [5])
+    vocabulary = load_model(ModelSource(str(path), path)).info.vocab_size
+    table = np.full((vocabulary, vocabulary), 1e-12)
+    table[:, 8] = 1
+    monkeypatch.setattr(generated_text, "Interpreter", Chain)
+    monkeypatch.setattr(Chain, "table", table, raising=False)
+    with pytest.raises(QuantizeError, match=r"hardly a text: it has 1 different token in 256; give a text"):
+        windows_of(path, Cache(None))
 
 
 def test_the_same_seed_gives_the_same_tokens_which_are_kept(tiny_checkpoint, tmp_path, monkeypatch):
