@@ -80,10 +80,15 @@ def as_document(opened: "Artifact") -> dict[str, object]:
     if opened.signature is not None:
         key = PublicKey(opened.signature.public_key)
         try:
-            is_trusted = why_no_signature(key.raw, machine_policy()) is None
-        except ArtifactError:  # with a policy or a key store that cannot be read nothing runs
-            is_trusted = False
-        signature = {"fingerprint": key.fingerprint, "public_key": key.text(), "trusted": is_trusted}
+            refusal = why_no_signature(key.raw, machine_policy())
+        except ArtifactError as error:  # with a policy or a key store that cannot be read nothing runs
+            refusal = f"is not known to be trusted: {error}"
+        signature = {
+            "fingerprint": key.fingerprint,
+            "public_key": key.text(),
+            "trusted": refusal is None,
+            "refusal": refusal,
+        }
     return {
         "path": str(opened.path),
         "digest": artifact_digest(opened.prelude.header_sha256),

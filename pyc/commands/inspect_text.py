@@ -17,10 +17,10 @@ from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.small_blobs import small_blob
-from pyc.runtime.artifact.trust.counting_keys import held_key, why_no_signature
-from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.counting_keys import REVOKED, UNKNOWN, held_key, why_no_signature
+from pyc.runtime.artifact.trust.decision import require_trusted, signers_of
 from pyc.runtime.artifact.trust.keys import PublicKey
-from pyc.runtime.artifact.trust.policy import machine_policy
+from pyc.runtime.artifact.trust.policy import Rule, machine_policy
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
 from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
@@ -130,7 +130,7 @@ def _few(names: list[str]) -> list[str]:
 
 def _signature(opened: Artifact) -> str:
     if opened.signature is None:
-        return "none"
+        return f"none{_beside(opened).replace(', and', ', but', 1)}"
     raw = opened.signature.public_key
     try:
         policy = machine_policy()
@@ -142,9 +142,22 @@ def _signature(opened: Artifact) -> str:
         trust = "trusted" if refusal is None else refusal.removeprefix("is ")
         if key is not None and key.comment:
             trust += f", {key.comment}"
+    return f"{PublicKey(opened.signature.public_key).fingerprint} ({trust}){_beside(opened)}"
+
+
+def _beside(opened: Artifact) -> str:
+    """How many signatures there are beside the artifact, and which keys of them were revoked."""
     more = len(read_signatures(opened.path))
-    beside = f", and {more} in {signature_file(opened.path).name}" if more else ""
-    return f"{PublicKey(opened.signature.public_key).fingerprint} ({trust}){beside}"
+    if not more:
+        return ""
+    text = f", and {more} in {signature_file(opened.path).name}"
+    try:
+        signers = tuple(signers_of(opened, machine_policy(), Rule()))
+    except ArtifactError:  # the verdict says what is wrong
+        return text
+    inside = None if opened.signature is None else opened.signature.public_key
+    revoked = [each for each in signers if each.key.raw != inside and (each.refusal or "").startswith(REVOKED)]
+    return text + "".join(f", of which {each.key.fingerprint} {each.refusal}" for each in revoked)
 
 
 def _verdict(opened: Artifact) -> str:
@@ -170,7 +183,7 @@ def _lacks_its_key(opened: Artifact) -> bool:
     return (
         policy.keys is None
         and opened.signature is not None
-        and held_key(opened.signature.public_key, policy) is None
+        and why_no_signature(opened.signature.public_key, policy) == UNKNOWN
     )
 
 

@@ -114,11 +114,13 @@ class PlannedProgram(Struct, frozen=True, kw_only=True):
 
 
 class Signed(Struct, frozen=True, kw_only=True):
-    """Who signed the header, and whether that key is trusted on this machine."""
+    """Who signed the header, and whether that key is trusted on this machine; `refusal` is why it does not count, as
+    that it was revoked, null where it does."""
 
     fingerprint: Fingerprint
     public_key: str
     trusted: bool
+    refusal: str | None
 
 
 class Inspection(Struct, frozen=True, kw_only=True):

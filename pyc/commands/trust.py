@@ -122,16 +122,17 @@ def remove_key(fingerprint: str) -> None:
     say(f"removed {fingerprint} {removed.comment if removed else '(its file was damaged)'}".rstrip())
 
 
-@command.command("revoke", short_help="Never again run what a key signed, or an artifact.")
+@command.command("revoke", short_help="Count a key for nothing any more, or never again run an artifact.")
 @click.argument("subject")
 @click.option("--reason", default="", help="Why, for those who meet it.")
 def revoke_subject(subject: str, reason: str) -> None:
-    """Never again run what SUBJECT names: a key's fingerprint, an artifact's digest, or an artifact, a
-    file or a URL.
+    """Revoke SUBJECT: a key's fingerprint, an artifact's digest, or an artifact, a file or a URL.
 
-    A revoked key cannot be trusted again by mistake, and its artifacts do not run, whoever else trusts it. The digest
-    of an artifact, header: and 64 hex digits, is in `pyc verify --json`; that of sha256sum is another, and is refused.
-    Another machine learns of what is revoked by `pyc trust announce`.
+    Signatures of a revoked key count for nothing, and it cannot be trusted again by mistake: what it alone signed does
+    not run. What enough other keys that count signed, too, still runs; `pyc verify` names the revoked signature. A
+    revoked artifact never runs, whoever signed it: revoke those, too, that a stolen key signed and you do not trust.
+    The digest of an artifact, header: and 64 hex digits, is in `pyc verify --json`; that of sha256sum is another, and
+    is refused. Another machine learns of what is revoked by `pyc trust announce`.
     """
     from pyc.runtime.artifact.trust.revocations import revoke
 

@@ -64,6 +64,7 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
     or the .sig is at fault.
     The bytes are checked before the signers are: 11 and 12 say that all of them are intact, the message of 15, too.
     """
+    from pyc.runtime.artifact.trust.counting_keys import REVOKED
     from pyc.runtime.artifact.trust.policy import trust_of
     from pyc.runtime.errors import PycError
     from pyc.streams import courtesy
@@ -83,6 +84,10 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
         return
     size = f"{verdict.size_bytes:,} bytes in {counted(verdict.chunks or 0, 'chunk')}"
     courtesy(printable(f"{artifact}: intact, {size}, {_signer_text(verdict)}", keep=SPACES_AND_JOINERS))
+    for each in verdict.signatures:
+        if each.refusal is not None and each.refusal.startswith(REVOKED):
+            key = f"{each.key} {each.comment or ''}".rstrip()
+            courtesy(printable(f"  signed by key {key} as well, which {each.refusal}; it counts for nothing"))
 
 
 def _verify(

@@ -7,10 +7,13 @@ from pathlib import Path
 from pyc.runtime.artifact.trust.key_store import stored_key, why_not, with_last_day
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.artifact.trust.policy import Policy, machine_policy
+from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.artifact.trust.subjects import shown_subject
 from pyc.runtime.errors import ArtifactError
 
 UNKNOWN = "is not trusted here"
+REVOKED = ("was revoked", "is revoked")
+"""With one of these begins why a key that was revoked does not count."""
 
 
 def known_key(raw: bytes, policy: Policy, home: Path | None = None) -> PublicKey | None:
@@ -63,12 +66,17 @@ def announceable(key: PublicKey, policy: Policy, home: Path | None = None) -> Pu
 def why_no_signature(raw: bytes, policy: Policy, home: Path | None = None) -> str | None:
     """Why signatures by this key count for nothing here, as the end of a sentence; None where they count, as far as no
     rule of the policy names others. Raises ArtifactError."""
-    known = held_key(raw, policy, home)  # a store that cannot be read hides no revocation by the policy
-    if known is None:
-        return UNKNOWN
-    if known.fingerprint in policy.revoked:
+    key = PublicKey(raw)
+    if key.fingerprint in policy.revoked:  # first: a store that cannot be read hides no revocation by the policy
         return f"is revoked by {policy.origin}"
-    return why_not(known, home)
+    known = held_key(raw, policy, home)
+    if known is not None:
+        return why_not(known, home)
+    try:
+        revocation = find_revocation(key.fingerprint, home)
+    except ArtifactError:  # it does not count either way
+        return UNKNOWN
+    return UNKNOWN if revocation is None else f"was revoked {revocation}"
 
 
 def why_without_effect(key: PublicKey, policy: Policy) -> tuple[str, str] | None:

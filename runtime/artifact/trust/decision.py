@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, signed_message
-from pyc.runtime.artifact.trust.counting_keys import UNKNOWN, held_key, known_key, why_no_signature
+from pyc.runtime.artifact.trust.counting_keys import REVOKED, UNKNOWN, held_key, known_key, why_no_signature
 from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
 from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
@@ -56,7 +56,8 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A key that signed an artifact; `refusal` says why it does not count, as the end of a sentence."""
+    """A key that signed an artifact; `refusal` says why it does not count, as the end of a sentence. One that was
+    revoked counts for nothing, and hinders no other: who signs a header vouches for every byte of it."""
 
     key: PublicKey
     refusal: str | None = None
@@ -241,7 +242,7 @@ def _remedy(artifact: Signed, policy: Policy, rule: Rule, signers: list[Signer])
         again = "sign the artifact and bundle it again"
         name = f"the name {artifact.path.name!a} that it has in the layout"
         return f"{again}, or have a rule of the policy fit {name}" if policy.rules else again
-    past = ("expired", "was revoked", "is revoked")
+    past = ("expired", *REVOKED)
     if any(signer.refusal and signer.refusal.startswith(past) for signer in signers):
         return "get a version that a current key signed, or have one sign this: pyc sign"
     return "have another key sign it: pyc sign"

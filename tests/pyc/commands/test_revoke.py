@@ -3,8 +3,11 @@
 import hashlib
 import json
 
+import pytest
 from range_server import range_server
 
+from pyc.runtime.artifact.trust.key_store import signing_key
+from pyc.runtime.artifact.trust.keys import parse_public_key, today_utc
 from pyc.runtime.artifact.trust.revocations import revoke
 
 __all__ = ["range_server"]
@@ -64,3 +67,57 @@ def test_documents_about_an_artifact_have_what_revokes_it(pyc, make_artifact):
     assert documents["slsa"]["subject"][0]["annotations"] == {"pyc:digest": digest}
     assert {"name": "pyc:digest", "value": digest} in documents["cyclonedx"]["metadata"]["component"]["properties"]
     assert documents["spdx"]["packages"][0]["comment"] == f"Digest, by which it can be revoked: {digest}"
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["revoked", "revoked and removed"])
+def test_what_a_revoked_key_and_another_signed_runs_and_the_revoked_one_is_named(
+    is_removed, pyc, make_artifact, tmp_path, key_home
+):
+    """As keys.md says: a revoked key counts for nothing; an artifact that others signed too is revoked by itself."""
+    artifact = make_artifact()
+    stolen = signing_key().public.fingerprint
+    other = parse_public_key(pyc("keygen", "--name", "qa")[1].strip())
+    pyc("trust", "add", other.text())
+    pyc("trust", "revoke", stolen, "--reason", "laptop stolen")
+    if is_removed:
+        pyc("trust", "remove", stolen)
+    why = f"was revoked on {today_utc()}: laptop stolen"
+    code, out, err = pyc("verify", artifact)
+    assert (code, out) == (12, "") and why in err and "have one sign this: pyc sign" in err and "trust add" not in err
+    assert why in pyc("inspect", artifact)[1].replace("\n             ", " ")
+    assert json.loads(pyc("inspect", artifact, "--json")[1])["signature"]["refusal"] == why
+    assert pyc("sign", artifact, "--name", "qa")[0] == 0
+    code, out, err = pyc("verify", artifact)
+    name = "" if is_removed else " default"
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].endswith(f"signed by trusted key {other.fingerprint} qa")
+    assert out.splitlines()[1:] == [f"  signed by key {stolen}{name} as well, which {why}; it counts for nothing"]
+    signatures = json.loads(pyc("verify", artifact, "--json")[1])["signatures"]
+    assert {each["key"]: each["refusal"] for each in signatures} == {stolen: why, other.fingerprint: None}
+    pyc("trust", "revoke", artifact)
+    assert pyc("verify", artifact)[0] == 12
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_inspect_names_a_revoked_signature_beside_the_artifact(signed, pyc, make_artifact, key_home):
+    artifact = make_artifact(signed=signed)
+    other = parse_public_key(pyc("keygen", "--name", "qa")[1].strip())
+    pyc("trust", "add", other.text())
+    pyc("sign", artifact, "--name", "qa")
+    pyc("trust", "revoke", other.fingerprint, "--reason", "it leaked")
+    shown = " ".join(pyc("inspect", artifact)[1].split())
+    assert f"1 in {artifact.name}.sig, of which {other.fingerprint} was revoked on {today_utc()}: it leaked" in shown
+
+
+def test_a_key_that_the_policy_revokes_is_named_though_no_key_list_has_it(pyc, make_artifact, key_home):
+    artifact = make_artifact()
+    stolen = signing_key().public.fingerprint
+    other = parse_public_key(pyc("keygen", "--name", "qa")[1].strip())
+    pyc("sign", artifact, "--name", "qa")
+    policy = key_home / "policy.toml"
+    policy.write_text(f'keys = ["{other.text()}"]\nrevoked = ["{stolen}"]\n')
+    code, out, err = pyc("verify", artifact)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1:] == [
+        f"  signed by key {stolen} as well, which is revoked by {policy}; it counts for nothing"
+    ]
