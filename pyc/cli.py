@@ -72,6 +72,20 @@ COMMANDS = {
 }
 
 
+ELSEWHERE = {
+    "chat": "`pyc run MODEL.pyca --chat` chats.",
+    "compile": "`pyc build` compiles.",
+    "convert": "`pyc build` makes an artifact of a checkpoint, `pyc export` writes one for other tools.",
+    "download": "`pyc build ORG/NAME --download` fetches a model and builds it, `pyc pull` fetches an artifact.",
+    "generate": "`pyc run MODEL.pyca` generates text.",
+    "help": "`pyc --help` and `pyc COMMAND --help` print help.",
+    "quantize": "`pyc build` quantizes, by quantize.scheme of the recipe.",
+    "serve": "pyc has no server; `pyc.load` in Python serves several requests together: docs/python.md.",
+    "version": "`pyc --version` prints it.",
+}
+"""What there is of commands that other tools have."""
+
+
 class LazyGroup(click.Group):
     """A group over the COMMANDS table."""
 
@@ -232,6 +246,8 @@ def _suggestion(name: str) -> str:
     """What was meant by a word that is no command: the nearest command, or `build` and `run` for a file."""
     import difflib
 
+    if name.lower() in ELSEWHERE:
+        return f" {ELSEWHERE[name.lower()]}"
     close = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
     if close:
         return f" Did you mean {close[0]!r}?"
