@@ -226,6 +226,8 @@ def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
     _refuse_public(text, where)
     lines = text.split()
     body = "".join(text.strip().removeprefix(PEM_BEGIN).removesuffix(PEM_END).split())
+    if mangled := _mangled(text):
+        raise ArtifactError(f"{where}: not an unencrypted PEM private key: it {mangled}")
     is_whole = text.strip().startswith(PEM_BEGIN) and text.strip().endswith(PEM_END)
     if not is_whole and len(lines) != 1:
         raise ArtifactError(f"{where}: not an unencrypted PEM private key: expected {PEM_BEGIN!r} and its end")
@@ -238,6 +240,16 @@ def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
         raise ArtifactError(f"{where}: not an ed25519 key, as `pyc keygen` writes it")
     private = PrivateKey(seed)
     return SigningKey(PublicKey(bytes(private.verify_key), comment), lambda message: private.sign(message).signature)
+
+
+def _mangled(text: str) -> str:
+    """What was done to a key's text on its way into a variable, and what to do; nothing for text as pyc writes it."""
+    plain = "give the lines of the key's file as they are, or the base64 between the first and the last as one line"
+    if text.strip().startswith(('"', "'")):
+        return f"is in quotes, which are a part of it here; {plain}"
+    if "\\n" in text or "\\r" in text:
+        return f"has a backslash and a letter where its lines end; {plain}"
+    return ""
 
 
 def _refuse_public(text: str, where: str) -> None:

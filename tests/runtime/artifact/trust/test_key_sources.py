@@ -202,3 +202,24 @@ def test_files_that_hold_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(tmp_path / name))
         with pytest.raises(ArtifactError, match=words):
             choose_key()
+
+
+@pytest.mark.parametrize("form", ['"{}"', "'{}'", ' "{}" '])
+@pytest.mark.parametrize("is_pem", [False, True])
+def test_a_key_in_quotes(form: str, is_pem: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = tmp_path / "ci.pem"
+    write_key_file(pem)
+    monkeypatch.setenv("PYC_SIGNING_KEY", form.format(pem.read_text() if is_pem else body(pem)))
+    with pytest.raises(ArtifactError, match=r"\$PYC_SIGNING_KEY: .*: it is in quotes, which are") as caught:
+        choose_key("ci")
+    assert body(pem)[-20:] not in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["\\n", "\\r\\n"])
+def test_a_key_whose_lines_end_in_letters(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = tmp_path / "ci.pem"
+    write_key_file(pem)
+    for text in (pem.read_text(), pem.read_text().rstrip(), f"{body(pem)}\n"):
+        monkeypatch.setenv("PYC_SIGNING_KEY", text.replace("\n", end) + ("" if "\n" in text else end))
+        with pytest.raises(ArtifactError, match="it has a backslash and a letter where its lines end; give the lines"):
+            choose_key("ci")
