@@ -42,6 +42,7 @@ def with_weights(checkpoint: Checkpoint) -> Checkpoint:
     """
     parts = Parts(checkpoint.label, checkpoint.directory.files, checkpoint.stored)
     raw = checkpoint.config.quantization_config
+    _refuse_mlx(checkpoint, parts)
     if raw is None:
         found = settings_from_file(checkpoint)
         if found is None:
@@ -61,6 +62,20 @@ def with_weights(checkpoint: Checkpoint) -> Checkpoint:
         )
     reader(raw, parts)
     return replace(checkpoint, tensors={**parts.left, **parts.made})
+
+
+def _refuse_mlx(checkpoint: Checkpoint, parts: Parts) -> None:
+    """Raise IngestError for a checkpoint that MLX quantized: codes are u32 under the weight's own name, with scales
+    beside them, and config.json has no quant_method."""
+    for name, source in checkpoint.stored.items():
+        if name.endswith(".weight") and source.dtype == "u32":
+            scales = f"{name.removesuffix('.weight')}.scales"
+            if scales in checkpoint.tensors:
+                raise IngestError(
+                    f"{checkpoint.label}: {parts.place}tensor {quoted(name)} has codes of MLX, with {quoted(scales)}, "
+                    "which are not read; give the model that MLX's was made of, unquantized or quantized by one of "
+                    f"{', '.join(METHODS)}"
+                )
 
 
 def without_method(config: bytes) -> bytes:

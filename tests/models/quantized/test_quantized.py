@@ -88,6 +88,18 @@ def _weights(config):
     return config["config_groups"]["group_0"]["weights"]
 
 
+def as_mlx(tensors, config):
+    """The matrix as mlx_lm writes it, whose settings name no method."""
+    import torch
+
+    for name in [name for name in tensors if name.startswith(f"{Q}.")]:
+        del tensors[name]
+    tensors[f"{Q}.weight"] = torch.zeros((64, 8), dtype=torch.uint32)
+    tensors.update({f"{Q}.{name}": torch.ones((64, 1)).half() for name in ("scales", "biases")})
+    config.clear()
+    config.update({"group_size": 64, "bits": 4})
+
+
 BROKEN = [
     ("gptq", remove(f"{Q}.scales"), f"tensor '{Q}.scales' is missing"),
     ("gptq", remove(f"{Q}.qzeros"), f"tensor '{Q}.qzeros' is missing"),
@@ -177,6 +189,18 @@ BROKEN = [
 def test_what_does_not_fit_is_refused_by_name(case, change, words, coded, tmp_path):
     with pytest.raises(IngestError, match=words):
         load_model(ModelSource(str(coded(case, change)), tmp_path))
+
+
+@pytest.mark.parametrize("keys", [("quantization",), ("quantization", "quantization_config")], ids=len)
+def test_a_checkpoint_of_mlx_is_called_by_its_name(keys, coded, tmp_path):
+    """Older ones have their settings under a name of MLX's alone."""
+    path = coded("gptq", as_mlx)
+    document = json.loads((path / "config.json").read_text())
+    settings = document.pop("quantization_config")
+    (path / "config.json").write_text(json.dumps(document | dict.fromkeys(keys, settings)))
+    words = rf"'{Q}.weight' has codes of MLX, with '{Q}.scales', which are not read; give the model that MLX's was made"
+    with pytest.raises(IngestError, match=words):
+        load_model(ModelSource(str(path), tmp_path))
 
 
 NOT_NEEDED = {"g_idx", "input_scale", "weight_format"}
