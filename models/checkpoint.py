@@ -24,7 +24,7 @@ from pyc.models.hub_cache import find_directory
 from pyc.models.messages import shown
 from pyc.models.safetensors_header import SafetensorsFile, read_header
 from pyc.models.sentence import MODULES, own_folder
-from pyc.runtime.artifact.kinds import GGUF
+from pyc.runtime.artifact.kinds import GGUF, instead_of_config
 from pyc.runtime.errors import IngestError
 
 logger = logging.getLogger(__name__)
@@ -92,13 +92,13 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
         what = "this is not a Hugging Face checkpoint"
         if "adapter_config.json" in names:
             what = _ADAPTER
-        elif found := _found_gguf(names):
-            what = found
         elif MODULES in names:
             what = f"sentence-transformers has it in a folder of its own: {own_folder()}"
         elif runs := [name for name in names if _RUN.fullmatch(name) and _CONFIGS & {*directory.names_in(name)}]:
             last = max(runs, key=lambda name: (len(name), name))
             what = f"a trainer's checkpoints are in folders of it; name one: {shown(last)}"
+        elif found := instead_of_config(tuple(map(shown, names))):
+            what = found
         elif directory.links_within is not None:
             what = "the cache has only a part of the model; pyc init, build and attach fetch the rest with --download"
         raise IngestError(f"{directory.label}: no config.json; {what}")

@@ -22,9 +22,14 @@ from pyc.compiler.recipe.yaml import (
     fail,
     parse_yaml,
 )
-from pyc.runtime.artifact.kinds import FOLDER, instead_of_recipe, kind_of
+from pyc.runtime.artifact.kinds import FOLDER, instead_of_config, instead_of_recipe, kind_of
 from pyc.runtime.errors import RecipeError
 
+_url = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.ASCII | re.DOTALL)
+"""A URL, which has one slash less where it has become a path."""
+_INSTEAD = "give a checkpoint's folder, a model.yaml, or org/name of a model on the Hugging Face hub with --download"
+_RUN = re.compile(r"checkpoint-(\d{1,18})", re.ASCII)
+_CONFIGS = ("config.json", "adapter_config.json")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]{1,4}")
 
 
@@ -38,11 +43,17 @@ def read_node(path: Path) -> Node:
         if advice := instead_of_recipe(path):
             raise RecipeError(f"{path}: {advice}")
     except FileNotFoundError as error:
+        if found := _url.fullmatch(str(path)):
+            url = f"{found['scheme']}://{found['rest']}"
+            raise RecipeError(f"{url}: a URL, and nothing is built from one; {_INSTEAD}") from error
         raise RecipeError(f"{path}: no such file; `pyc init CHECKPOINT` writes a recipe") from error
     except IsADirectoryError as error:
         is_plain = kind_of(path) in (None, FOLDER)
-        no_checkpoint = "is a folder without config.json, so no checkpoint; give a checkpoint's folder or a model.yaml"
-        if (path / "modules.json").is_file():  # of sentence-transformers before version 2
+        has_modules = (path / "modules.json").is_file()  # of sentence-transformers before version 2
+        found = "" if has_modules else _found_in(path)
+        remedy = found or "give a checkpoint's folder or a model.yaml"
+        no_checkpoint = f"is a folder without config.json, so no checkpoint; {remedy}"
+        if has_modules:
             no_checkpoint += "; modules.json there says where the Transformer lies: give that folder"
         advice = no_checkpoint if is_plain else instead_of_recipe(path)
         raise RecipeError(f"{path}: {advice}") from error
@@ -51,6 +62,20 @@ def read_node(path: Path) -> Node:
         raise RecipeError(f"{path}: cannot be read: {reason}") from error
     source = str(path)
     return parse_yaml(decode_text(data, source), source)
+
+
+def _found_in(folder: Path) -> str:
+    """What tells of a folder without config.json what it is, and what to do; nothing where nothing does."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return ""
+    runs = [name for name in names if _RUN.fullmatch(name)]
+    runs = [name for name in runs if any((folder / name / each).is_file() for each in _CONFIGS)]
+    if runs:
+        last = max(runs, key=lambda name: int(name.rpartition("-")[2]))
+        return f"a trainer's checkpoints are in folders of it; give one, such as the last: {folder / last}"
+    return instead_of_config(names)
 
 
 def node_of(value: object, source: str, depth: int = 0) -> Node:

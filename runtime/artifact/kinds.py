@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +21,14 @@ from pyc.runtime.sources.places import STANDARD_INPUT, Place, Remote
 from pyc.runtime.sources.protocol import LINK_REMEDY, Source
 
 START_BYTES = 4096
+MOST_NAME = 80
+"""Characters of a name that are shown."""
 SHORT_BYTES = 128
 """Enough for `instead_of_file`."""
 _NO_FILE = "no such file; pyc run, embed, verify and pull alone read standard input as `-`: save it in a file first"
 _url = re.compile(r"(https?|s3|gs|az):/[^/]", re.ASCII)
 """A URL that has become a path, which has no two slashes in a row."""
+_hub_id = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,18 @@ _JSON = Kind("a JSON file", "give the folder that it is in: pyc build {folder}")
 _CONFIG = Kind("the config.json of a checkpoint", "give the folder that it is in: pyc build {folder}")
 _COMPRESSED = Kind("a compressed file", "unpack it first")
 _ZIP = Kind("a zip file or a pickle of PyTorch", _SAVE_AGAIN)
+
+_OTHER_LAYOUT = Kind(
+    "weights as Meta and Mistral lay them out",
+    "take the model in the layout of Hugging Face, which has a config.json, or convert it with transformers",
+)
+_GRAPH = Kind("a graph that was made of a checkpoint", "give the folder of the checkpoint, with its config.json")
+_FOUND = (
+    (re.compile(r".*\.gguf", re.IGNORECASE), GGUF),
+    (re.compile(r"consolidated.*\.(pth|safetensors)"), _OTHER_LAYOUT),
+    (re.compile(r"(model.*\.onnx|onnx|openvino_.*model.*\.xml)"), _GRAPH),
+)
+"""What names in a folder without config.json tell."""
 
 _STARTS = (
     (MAGIC, ARTIFACT),
@@ -129,11 +145,30 @@ def explained(error: ArtifactError, place: Place, source: Source | None) -> Arti
         return MissingArtifactError(f"{place}: {_NO_FILE}")
     if not isinstance(place, Remote) and (advice := instead_of_artifact(place)):
         return ArtifactError(f"{written(place)}: {advice}")
+    if isinstance(error, MissingArtifactError) and not isinstance(place, Remote):
+        return MissingArtifactError(f"{error}; {_where_from(place)}")
     if isinstance(error, FetchError | MissingArtifactError):
         return error
     if source is not None and isinstance(place, Remote) and (advice := instead_of_file(_start(source))):
         return ArtifactError(f"{place}: not a pyc artifact: {advice}")
     return error if str(error).startswith((str(place), repr(str(place)))) else ArtifactError(f"{place}: {error}")
+
+
+def _where_from(place: str | os.PathLike[str]) -> str:
+    """What to do about an artifact that is not there, which may be a model of the hub by its name."""
+    path = Path(place)
+    if _hub_id.fullmatch(str(path)) and path.suffix != ".pyca" and not path.parent.exists():
+        return f"this reads artifacts; if it is a model of the hub, make one first: pyc build {path} --download"
+    return "give the path of an artifact; `pyc build` makes one"
+
+
+def instead_of_config(names: Sequence[str]) -> str:
+    """Return "found ..., ...; do ..." for a folder without config.json in which are files of these names, when one of
+    them tells what it is; else nothing."""
+    for pattern, kind in _FOUND:
+        if name := next((name for name in sorted(names) if pattern.fullmatch(name)), None):
+            return f"found {name[:MOST_NAME]}, {kind.name}; {kind.remedy}"
+    return ""
 
 
 def _start(source: Source) -> bytes:

@@ -18,7 +18,7 @@ from pyc.runtime.artifact.kinds import (
     kind_of_bytes,
 )
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, MissingArtifactError
 
 __all__ = ["range_server"]
 
@@ -114,3 +114,22 @@ def test_a_pointer_behind_a_url(range_server: RangeServer) -> None:
     range_server.files["/demo.pyca"] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     with pytest.raises(ArtifactError, match=r"demo.pyca: not a pyc artifact: this is a Git LFS pointer .*git lfs pull"):
         open_artifact(f"{range_server.url}/demo.pyca")
+
+
+def test_an_artifact_that_is_not_there_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    hub = "this reads artifacts; if it is a model of the hub, make one first: pyc build Qwen/Qwen3-0.6B --download"
+    path = "give the path of an artifact; `pyc build` makes one"
+    wanted = {
+        "Qwen/Qwen3-0.6B": hub,
+        "nothing.pyca": path,
+        "a/b.pyca": path,
+        "models/nothing": path,
+        "a/b/c": path,
+        "/a/b": path,
+    }
+    for given, remedy in wanted.items():
+        with pytest.raises(MissingArtifactError) as caught:
+            open_artifact(given)
+        assert str(caught.value) == f"{given}: cannot be opened: No such file or directory; {remedy}"
