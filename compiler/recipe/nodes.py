@@ -43,8 +43,8 @@ def read_node(path: Path) -> Node:
         if advice := instead_of_recipe(path):
             raise RecipeError(f"{path}: {advice}")
     except FileNotFoundError as error:
-        if found := _url.fullmatch(str(path)):
-            url = f"{found['scheme']}://{found['rest']}"
+        if match := _url.fullmatch(str(path)):
+            url = f"{match['scheme']}://{match['rest']}"
             raise RecipeError(f"{url}: a URL, and nothing is built from one; {_INSTEAD}") from error
         raise RecipeError(f"{path}: no such file; `pyc init CHECKPOINT` writes a recipe") from error
     except IsADirectoryError as error:
