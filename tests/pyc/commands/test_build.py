@@ -151,7 +151,7 @@ def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, c
 
 def test_notes_are_logged_where_nobody_is_told_of_progress(tiny_checkpoint, caplog):
     """And not beside: with -v the line would stand there twice."""
-    caplog.set_level("INFO", "pyc.passes.driver.build")
+    caplog.set_level("INFO", "pyc.passes.build_events")
     told = []
     parse(tiny_checkpoint("llama"), progress=told.append)
     (note,) = [event.note for event in told if event.note]
