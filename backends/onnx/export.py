@@ -57,14 +57,16 @@ def _decoder(graph: Graph, writer: GraphWriter, info: ModelInfo, flavour: type[E
         shape: Shape = ["batch_size", cache.heads, "past_sequence_length", features]
         key, value = (writer.input(f"past_key_values.{layer}.{kind}", "f32", shape) for kind in ("key", "value"))
         past[layer] = key, value
-    aligns = flavour is FusedEmitter
-    forth, back = _alignment(writer, values["token_ids"], mask) if aligns else ("", "")
-    if aligns:
-        values = {name: writer.node("GatherElements", [value, forth], axis=1) for name, value in values.items()}
-    interface = Interface(values, past, *_lengths(writer, mask), mask=mask)
+    aligned = _Alignment(writer, values["token_ids"], mask) if flavour is FusedEmitter else None
+    if aligned is None:
+        interface = Interface(values, past, mask=mask)
+    else:
+        turned = {name: writer.node("GatherElements", [value, aligned.forth], axis=1) for name, value in values.items()}
+        interface = Interface(turned, past, aligned.totals, aligned.longest)
     hidden = flavour(writer, interface, _ROWS).emit(graph.function("forward"))
-    if aligns:
-        hidden = writer.node("GatherND", [hidden, writer.node("Unsqueeze", [back, writer.constant([2])])], batch_dims=1)
+    if aligned is not None:
+        back = writer.node("Unsqueeze", [aligned.back, writer.constant([2])])
+        hidden = writer.node("GatherND", [hidden, back], batch_dims=1)
     logits = flavour(writer, Interface({"hidden": hidden}), _ROWS).emit(graph.function("logits"))
     _output(writer, logits, "logits", (*_ROWS, info.vocab_size))
     for layer in range(cache.layers):
@@ -72,31 +74,37 @@ def _decoder(graph: Graph, writer: GraphWriter, info: ModelInfo, flavour: type[E
             writer.output(name, "f32", ["batch_size", cache.heads, "total_sequence_length", features])
 
 
-def _alignment(writer: GraphWriter, ids: str, mask: str) -> tuple[str, str]:
-    """Which token of a step each row of a batch begins with, i64 [batch, tokens], and the way back.
+class _Alignment:
+    """How the tokens of a step are put for GroupQueryAttention, which knows no mask.
 
-    GroupQueryAttention takes a row's tokens to be the first ones, whatever the mask has in front of them: a row that is
-    padded before its text is turned until the text is in front, and its results are turned back.
+    It takes a row's cache to be its first places, and writes the step behind them. So each row of the cache holds the
+    tokens that the mask has, without gaps, whatever padding was read between them: the tokens of a step come first,
+    then its padding, and the next step writes over that.
     """
-    tokens = writer.node("Shape", [ids], start=1, end=2)
-    width = writer.node("Shape", [mask], start=1, end=2)
-    step = writer.node("Slice", [mask, writer.node("Sub", [width, tokens]), width, writer.constant([1])])
-    there = writer.node("ReduceSum", [step, writer.constant([1])], keepdims=1)
-    first = writer.node("Slice", [step, writer.constant([0]), writer.constant([1]), writer.constant([1])])
-    begins_with_padding = writer.node("Sub", [writer.constant([1]), first])
-    shift = writer.node("Mul", [begins_with_padding, writer.node("Sub", [tokens, there])])
-    places = writer.node("Range", [writer.constant(0), writer.node("Squeeze", [tokens]), writer.constant(1)])
-    forth = writer.node("Mod", [writer.node("Add", [places, shift]), tokens])
-    turned_back = writer.node("Add", [writer.node("Sub", [places, shift]), tokens])
-    return forth, writer.node("Mod", [turned_back, tokens])
 
-
-def _lengths(writer: GraphWriter, mask: str) -> tuple[str, str]:
-    """The positions of each sequence less one, and the number of the longest's, as the fused flavour wants them."""
-    sums = writer.node("ReduceSum", [mask, writer.constant([1])], keepdims=0)
-    totals = writer.node("Cast", [writer.node("Sub", [sums, writer.constant(1)])], to=onnx.TensorProto.INT32)
-    longest = writer.node("Squeeze", [writer.node("Shape", [mask], start=1, end=2)])
-    return totals, writer.node("Cast", [longest], to=onnx.TensorProto.INT32)
+    def __init__(self, writer: GraphWriter, ids: str, mask: str) -> None:
+        zero, one = (writer.constant([number]) for number in (0, 1))
+        tokens = writer.node("Shape", [ids], start=1, end=2)
+        width = writer.node("Shape", [mask], start=1, end=2)
+        behind = writer.node("Sub", [width, tokens])
+        step = writer.node("Slice", [mask, behind, width, one])
+        up_to = writer.node("CumSum", [step, writer.constant(1)])
+        places = writer.node("Range", [writer.constant(0), writer.node("Squeeze", [tokens]), writer.constant(1)])
+        text = writer.node("ReduceSum", [step, one], keepdims=1)
+        if_padding = writer.node("Add", [text, writer.node("Sub", [places, up_to])])
+        if_text = writer.node("Sub", [up_to, one])
+        is_text = writer.node("Cast", [step], to=onnx.TensorProto.BOOL)
+        self.back = writer.node("Where", [is_text, if_text, if_padding])
+        """Where each token of a step is put, i64 [batch, tokens]."""
+        names = [writer.new_name("TopK") for _ in range(2)]
+        self.forth = writer.nodes("TopK", [self.back, tokens], names, axis=1, largest=0)[1]
+        """Which token comes to each place, i64 [batch, tokens]."""
+        cached = writer.node("ReduceSum", [writer.node("Slice", [mask, zero, behind, one]), one], keepdims=0)
+        totals = writer.node("Sub", [writer.node("Add", [cached, tokens]), one])
+        self.totals = writer.node("Cast", [totals], to=onnx.TensorProto.INT32)
+        """The places of each row with this step's, less one: i32 [batch]."""
+        self.longest = writer.node("Cast", [writer.node("Squeeze", [width])], to=onnx.TensorProto.INT32)
+        """The places of the cache with this step's: i32 []."""
 
 
 def _encoder(graph: Graph, writer: GraphWriter, info: ModelInfo, flavour: type[Emitter]) -> None:

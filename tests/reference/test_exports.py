@@ -12,71 +12,20 @@ import onnxruntime
 import onnxruntime_genai as genai
 import pytest
 from adapter_cases import ADAPTED, with_adapter
-from built_models import difference, recipe_for
+from built_models import difference
 from decoder_cases import VARIANTS
 from encoder_cases import TEXTS, TINY
+from onnx_exports import CONTEXT, IDS, Loop, exported
 from scheme_mixes import mixes_of, quantize_of
 
 from pyc.passes.calibration.rounding import ROUNDINGS
-from pyc.passes.export.checkpoint import export_checkpoint
-from pyc.passes.export.onnx import export_onnx
-from pyc.passes.export.source import exportable
 from pyc.runtime.errors import ArtifactError
+
+__all__ = ["exported"]
 
 KL_BOUND = 1e-10
 MIXES = mixes_of()
-CONTEXT = {"tokenizer": False, "max_position_embeddings": 128}
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32, **CONTEXT}
-IDS = [int(number) for number in np.random.Generator(np.random.PCG64(7)).integers(3, 90, 40)]
-
-
-@pytest.fixture
-def exported(tmp_path):
-    """`exported(checkpoint, form, **recipe)`: the folder that an export of a recipe for ONNX makes."""
-
-    def make(checkpoint, form, *, flavour="fused", **recipe):
-        target = tmp_path / f"{form}-{flavour}"
-        with exportable(write_recipe(tmp_path, checkpoint, recipe)) as source:
-            if form == "onnx":
-                return export_onnx(source, target, flavour=flavour)
-            return export_checkpoint(source, target)
-
-    return make
-
-
-def write_recipe(folder, checkpoint, recipe):
-    """A recipe file: JSON is YAML."""
-    path = folder / "model.yaml"
-    path.write_text(json.dumps(recipe_for(checkpoint, **recipe)))
-    return path
-
-
-class Loop:
-    """A decoder as whoever loads model.onnx runs it: the cache of one step goes into the next."""
-
-    def __init__(self, folder):
-        onnx.checker.check_model(str(folder / "model.onnx"), full_check=True)
-        model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
-        inputs = [value for value in self.session.get_inputs() if value.name.startswith("past")]
-        self.cache = {value.name: np.zeros((1, value.shape[1], 0, value.shape[3]), np.float32) for value in inputs}
-        self.length = 0
-
-    def feed(self, ids):
-        """Logits [tokens, vocab] of `ids` behind those before."""
-        positions = np.arange(self.length, self.length + len(ids), dtype=np.int64)[None]
-        self.length += len(ids)
-        given = {
-            "input_ids": np.array([ids], np.int64),
-            "position_ids": positions,
-            "attention_mask": np.ones((1, self.length), np.int64),
-        }
-        logits, *present = self.session.run(None, {**given, **self.cache})
-        self.cache = dict(zip(self.cache, present, strict=True))
-        return logits[0]
 
 
 def reference_logits(model):
@@ -105,41 +54,6 @@ def test_a_graph_computes_what_transformers_does(variant, flavour, tiny_checkpoi
     found = difference(reference_logits(reference(path)), got)
     assert found.spread > 1
     assert found.mean_kl <= KL_BOUND, found
-
-
-@pytest.mark.parametrize(
-    ("variant", "flavour", "sides"),
-    [
-        *((variant, "fused", sides) for variant in ("qwen3", "mistral-window") for sides in ("left", "right", "both")),
-        *(("qwen3", "standard", sides) for sides in ("left", "right", "both")),
-        ("mistral-window", "standard", "left"),  # whose window counts places, be they padding
-    ],
-)
-def test_rows_of_a_padded_batch_are_those_alone(variant, flavour, sides, tiny_checkpoint, exported):
-    """Padded before the text, as transformers asks of decoders, or behind it, as onnxruntime-genai does."""
-    model_type, config = VARIANTS.get(variant, ("mistral", {"sliding_window": 8}))
-    folder = exported(tiny_checkpoint(model_type, **{**CONTEXT, **config}), "onnx", flavour=flavour)
-    texts = [IDS[:20], IDS[5:18], IDS[30:35]]
-    is_left = {"left": (True, True, True), "right": (False, False, False), "both": (False, True, False)}[sides]
-    mask, ids = np.zeros((3, 20), np.int64), np.zeros((3, 20), np.int64)
-    for row, (text, left) in enumerate(zip(texts, is_left, strict=True)):
-        place = slice(20 - len(text), 20) if left else slice(0, len(text))
-        mask[row, place], ids[row, place] = 1, text
-    loop, alone = Loop(folder), [Loop(folder) for _ in texts]
-    cache = {name: np.repeat(value, 3, axis=0) for name, value in loop.cache.items()}
-    for step_number in range(4):  # the prompts, and a further token of each row
-        if step_number:
-            ids = np.array([[IDS[7 * row + step_number]] for row in range(3)])
-            mask = np.concatenate([mask, np.ones((3, 1), np.int64)], axis=1)
-        step = mask[:, mask.shape[1] - ids.shape[1] :]
-        positions = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
-        given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
-        logits, *present = loop.session.run(None, {**given, **cache})
-        cache = dict(zip(cache, present, strict=True))
-        for row, one in enumerate(alone):
-            there = step[row] == 1
-            wanted = one.feed([int(number) for number in ids[row][there]])
-            assert np.abs(logits[row][there] - wanted).max() <= 1e-5 * np.abs(wanted).max(), (row, step_number)
 
 
 @pytest.mark.parametrize("flavour", ["fused", "standard"])
