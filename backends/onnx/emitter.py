@@ -318,11 +318,16 @@ class Emitter:
 
     def _pooled_padded(self, operation: Operation, rows: str) -> str:
         if operation.text("mode") == "cls":
-            return self.op("Gather", rows, self.writer.constant(0), axis=1)
+            return self.first_rows(rows)
         tokens = self.op("Unsqueeze", self.op("Cast", self.interface.mask, to=1), self.writer.constant([2]))
         sums = self.op("ReduceSum", self.op("Mul", rows, tokens), self.writer.constant([1]), keepdims=0)
         sizes = self.op("ReduceSum", tokens, self.writer.constant([1]), keepdims=0)
         return self.op("Div", sums, self.op("Max", sizes, self.number(1)))
+
+    def first_rows(self, rows: str) -> str:
+        """The row of each text's first token, [batch, features]: padding may be in front of it."""
+        tokens = self.op("Cast", self.interface.mask, to=1)
+        return self.op("GatherND", rows, self.op("ArgMax", tokens, axis=1, keepdims=1), batch_dims=1)
 
     def _pooled_spans(self, operation: Operation, rows: str) -> str:
         starts, ends = self.operand(operation, 1), self.operand(operation, 2)

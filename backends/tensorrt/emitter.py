@@ -172,6 +172,11 @@ class TensorRtEmitter(StandardEmitter):
         columns = self.writer.columns(operation.weights[0])
         return self.op("Reshape", value, self.shape(columns // block, block))
 
+    def first_rows(self, rows: str) -> str:
+        """Those of the first column: the executor pads behind texts, and the parser's GatherND and ArgMax are not
+        among what was read."""
+        return self.op("Gather", rows, self.writer.constant(0), axis=1)
+
     def op_attention(self, operation: Operation) -> str:
         """Attention over the cache and this step's rows, which are results: who runs it puts them into the cache."""
         heads, kv_heads = operation.integer("heads"), operation.integer("kv_heads")

@@ -163,11 +163,10 @@ def _span_attention(operation: Operation, x: Operands, w: Weights, step: Step) -
 def _pool(operation: Operation, x: Operands, w: Weights, step: Step) -> Tensor:
     """One vector a text; those without a token give zeros."""
     tokens = (step.mask != 0).float().unsqueeze(-1)
-    count = tokens.sum(1)
     if operation.text("mode") == "cls":
-        vectors = x[0][:, 0] * count.clamp(max=1)
+        vectors = (x[0] * tokens * (tokens.cumsum(1) == 1)).sum(1)  # padding may be in front of the first token
     else:
-        vectors = (x[0] * tokens).sum(1) / count.clamp(min=1)
+        vectors = (x[0] * tokens).sum(1) / tokens.sum(1).clamp(min=1)
     if operation.number("normalize"):
         lengths = torch.sqrt(vectors.square().sum(-1, keepdim=True))
         vectors = vectors / lengths.clamp(min=SHORTEST_VECTOR)

@@ -170,6 +170,26 @@ def test_an_encoder_embeds_a_padded_batch_as_pyc_does(case, quantize, flavour, t
 
 
 @pytest.mark.parametrize("flavour", ["fused", "standard"])
+@pytest.mark.parametrize("case", TINY)
+def test_an_encoder_of_rows_padded_before_their_texts_is_sentence_transformers(
+    case, flavour, tiny_checkpoint, exported
+):
+    import sentence_transformers
+
+    config, pooling, normalize = TINY[case]
+    path = tiny_checkpoint("bert", pooling=pooling, normalize=normalize, **config)
+    folder = exported(path, "onnx", flavour=flavour, shapes={"tokens": [64], "batch": [8]})
+    reference = sentence_transformers.SentenceTransformer(str(path), device="cpu").float()
+    reference.tokenizer.padding_side = "left"
+    wanted = reference.encode(TEXTS, batch_size=len(TEXTS))
+    given = reference.tokenizer(TEXTS, padding=True, return_tensors="np")
+    assert not given["attention_mask"][:, 0].all()
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    inputs = {name: given[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+    assert np.abs(session.run(["sentence_embedding"], inputs)[0] - wanted).max() < 4e-5
+
+
+@pytest.mark.parametrize("flavour", ["fused", "standard"])
 @pytest.mark.parametrize("scheme", ["int4-g32", "fp8"])
 def test_onnxruntime_genai_generates_the_same_tokens(scheme, flavour, tiny_checkpoint, exported, built):
     path = tiny_checkpoint("qwen3", tie_word_embeddings=True, **WIDE)

@@ -98,14 +98,16 @@ def test_rope_leaves_the_features_behind_the_turned_ones(head_dim):
     assert np.array_equal(found[:, 8:head_dim], np.float32(x[:, 8:head_dim]))
 
 
+@pytest.mark.parametrize("is_before", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("mode", ["mean", "cls"])
-def test_pool_leaves_padding_out_and_an_empty_text_is_zeros(mode, normalize):
+def test_pool_leaves_padding_out_and_an_empty_text_is_zeros(mode, normalize, is_before):
     texts, x = (6, 2, 0), drawn(3, TOKENS, 8).astype(np.float32)
     mask = torch.tensor([[1] * count + [0] * (TOKENS - count) for count in texts])
+    mask = mask.flip(1) if is_before else mask
     made = operation("pool", mode=mode, normalize=normalize)
     found = MEANINGS["pool"](made, [torch.from_numpy(x)], [], Step(mask, TOKENS)).numpy()
-    starts = np.arange(3) * TOKENS
+    starts = np.arange(3) * TOKENS + (TOKENS - np.array(texts) if is_before else 0)
     wanted = interpret.LOGICAL_MEANINGS["pool"](made, [x.reshape(-1, 8).astype(float), starts, starts + texts], [])
     assert np.abs(found - wanted).max() < BOUND
     assert not found[2].any()
