@@ -1,6 +1,7 @@
 """passes/driver/dump_ir.py: a file for each pass, and a folder that holds something else stays as it is."""
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -41,13 +42,62 @@ def module(tiny_checkpoint):
     return load_model(ModelSource(str(path), path))
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "00-ingest.ir.bak", "1-x.ir"])
-def test_other_files_are_not_touched(tmp_path, name):
+@pytest.mark.parametrize("name", ["notes.txt", "00-ingest.ir.bak", "1-x.ir", "01-heldout.ir"])
+def test_other_files_are_not_touched(module, tmp_path, name):
+    """Nor one that is called like a dump and begins otherwise, such as a text that the build reads."""
     (tmp_path / name).write_text("mine")
-    (tmp_path / "00-ingest.ir").write_text("a dump")
+    IrDump(tmp_path / "made")("ingest", module)
+    dump = (tmp_path / "made" / "00-ingest.ir").rename(tmp_path / "00-ingest.ir")
+    (tmp_path / "made").rmdir()
+    text = dump.read_text()
     with pytest.raises(ArtifactError, match=f"holds '{name}', no dump; name a new or empty folder"):
         IrDump(tmp_path)
-    assert (tmp_path / "00-ingest.ir").read_text() == "a dump"
+    assert dump.read_text() == text and (tmp_path / name).read_text() == "mine"
+
+
+def test_the_recipe_and_the_calibration_text_of_a_build_stay_as_they_are(tiny_checkpoint, tmp_path):
+    folder = tmp_path / "ir"
+    folder.mkdir()
+    text = folder / "01-calibration.ir"
+    text.write_text("A text to round for.\n" * 500)
+    recipe = recipe_for(tiny_checkpoint("llama"))
+    recipe["quantize"] = {"scheme": "int4-g32", "algorithm": "gptq", "calibration": {"text": str(text)}}
+    path = folder / "00-model.ir"
+    path.write_text(json.dumps(recipe))
+    before = path.read_bytes(), text.read_bytes()
+    with pytest.raises(ArtifactError, match=r"holds '00-model\.ir', no dump"):
+        build(path, output=tmp_path / "m.pyca", dump_ir=folder)
+    assert (path.read_bytes(), text.read_bytes()) == before
+    path = path.rename(tmp_path / "model.yaml")
+    with pytest.raises(ArtifactError, match=r"holds '01-calibration\.ir', no dump"):
+        build(path, output=tmp_path / "m.pyca", dump_ir=folder)
+    assert text.read_bytes() == before[1]
+
+
+def test_a_dump_that_a_killed_build_left_empty_is_removed(tmp_path):
+    (tmp_path / "00-ingest.ir").touch()
+    IrDump(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("call", "message"), [("unlink", "cannot be removed: Permission denied"), ("open", "denied")])
+def test_a_former_dump_that_cannot_be_read_or_removed(module, tmp_path, monkeypatch, call, message):
+    IrDump(tmp_path)("ingest", module)
+
+    def denied(*given, **named):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, call, denied)
+    with pytest.raises(ArtifactError, match=rf"dump_ir: .*00-ingest\.ir: .*{message}; name a new or empty folder"):
+        IrDump(tmp_path)
+
+
+def test_a_file_that_came_meanwhile_is_not_overwritten(module, tmp_path):
+    dump = IrDump(tmp_path)
+    (tmp_path / "00-ingest.ir").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"00-ingest\.ir: File exists; "):
+        dump("ingest", module)
+    assert (tmp_path / "00-ingest.ir").read_text() == "mine"
 
 
 def test_a_full_disk_names_the_file(module, tmp_path, monkeypatch):
