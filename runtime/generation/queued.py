@@ -65,7 +65,9 @@ class Queued(ABC):
 
     def close(self) -> None:
         """Ends it: its slot is free from now on. Any thread may do so, at any time."""
-        self.owner = None
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner.has_left = True
         self.told()
 
     def told(self) -> None:

@@ -119,11 +119,11 @@ class Scheduler:
         if request.is_served:
             return
         runner = SlotOwner()
-        session.begin(runner)
         try:
+            session.begin(runner)
             self._step()
         finally:
-            session.end()
+            runner.has_left = True
 
     def _step(self) -> None:
         before: list[Queued] = []
@@ -153,9 +153,10 @@ class Scheduler:
         session = self.session
         while self._waiting:
             request = self._waiting[0]()
-            if request is not None and request.owner is not None and request not in self._live():
+            owner = None if request is None else request.owner  # which another thread may take away
+            if request is not None and owner is not None and request not in self._live():
                 prefix = request.prompt[:-1] if request.reuse_prefix else ()
-                slot = session.take_slot(prefix, owner=request.owner)
+                slot = session.take_slot(prefix, owner=owner)
                 if slot is None:
                     return
                 self._begin(request, slot)

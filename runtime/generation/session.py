@@ -34,7 +34,7 @@ class Session:
     A slot is a sequence's row in the block table. `acquire` hands out a slot, `release` gives it back but
     keeps its tokens cached until the slot or its blocks are needed. Threads that share a session take turns (`turns`),
     or hold `lock`, around its methods, except `release`, and as long as they read what those return. A signal handler
-    or a finalizer gets the lock that its thread holds already, so what runs goes between `begin` and `end`.
+    or a finalizer gets the lock that its thread holds already, so what runs says so (`begin`).
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Session:
         self.vocab_size = info.vocab_size
         self.hidden_size = info.hidden_size
         self.turns = Turns()
-        self._runner: Callable[[], object] | None = None
+        self._runner: Callable[[], SlotOwner | None] | None = None
         self._executor: Executor = executor
         self._forward_buckets = executor.functions("forward")
         self._prompt_buckets = executor.functions("prompt")
@@ -78,19 +78,16 @@ class Session:
         return self.turns.lock
 
     def begin(self, owner: SlotOwner) -> None:
-        """Begins a run: until `end`, and no longer than `owner` lives, there is no other.
+        """Begins a run: until `owner` has left, and no longer than it lives, there is no other.
 
         Raises RunError when this thread is in the middle of one.
         """
-        if self._runner is not None and self._runner() is not None:
+        running = None if self._runner is None else self._runner()
+        if running is not None and not running.has_left:
             raise RunError(
                 "this thread is in the middle of a run of this model; a signal handler or finalizer cannot use it, too"
             )
         self._runner = weakref.ref(owner)
-
-    def end(self) -> None:
-        """Ends the run."""
-        self._runner = None
 
     def close(self, reason: str) -> None:
         """Lets the executor go; what would run raises RunError with this reason from now on."""
@@ -101,15 +98,15 @@ class Session:
     def acquire(self, prefix: Sequence[int] = (), *, owner: SlotOwner | None = None) -> int:
         """A slot nobody uses, empty or holding a prefix of `prefix` (the longest that a slot has cached).
 
-        It is in use until `release`, and no longer than `owner` lives: Ctrl-C may strike where nobody releases any
-        more. Raises RunError when every slot is in use, or as `begin` does.
+        It is in use until `release`, and no longer than until `owner` has left: Ctrl-C may strike where nobody releases
+        any more. Raises RunError when every slot is in use, or as `begin` does.
         """
         runner = SlotOwner()
-        self.begin(runner)
         try:
+            self.begin(runner)
             slot = self.take_slot(prefix, owner=owner)
         finally:
-            self.end()
+            runner.has_left = True
         if slot is None:
             raise self.all_in_use()
         return slot
@@ -122,7 +119,7 @@ class Session:
         )
 
     def take_slot(self, prefix: Sequence[int] = (), *, owner: SlotOwner | None = None) -> int | None:
-        """As `acquire`, between `begin` and `end` of the caller's; None when every slot is in use.
+        """As `acquire`, in a run that the caller began; None when every slot is in use.
 
         A slot that the owner has already, and lost the number of to an interruption, is free again.
         """

@@ -10,9 +10,20 @@ from pyc.runtime.host.aligned import aligned_zeros
 
 
 class SlotOwner:
-    """Lives as long as whoever uses a slot, in a variable of it."""
+    """Lives as long as whoever uses a slot or runs, in a variable of it, or until it `has_left`.
 
-    __slots__ = ("__weakref__",)
+    Who is done says so by an assignment in a `finally`. A signal handler may raise before the first line of a function,
+    so a call would not always get there; and the exception, as long as somebody keeps it, keeps the variable.
+    """
+
+    __slots__ = ("__weakref__", "has_left")
+
+    def __init__(self) -> None:
+        self.has_left = False
+
+
+_FOR_EVER = SlotOwner()
+"""That of a slot that was taken without one."""
 
 
 class Slot:
@@ -25,11 +36,12 @@ class Slot:
         self.tokens: list[int] = []
         self.table = table
         self.before = before
-        self.holder: Callable[[], object] | None = None
+        self.holder: Callable[[], SlotOwner | None] | None = None
 
     def is_busy(self) -> bool:
         """Whether somebody uses it."""
-        return self.holder is not None and self.holder() is not None
+        holder = None if self.holder is None else self.holder()
+        return holder is not None and not holder.has_left
 
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on, and free the blocks that held no others."""
@@ -82,7 +94,7 @@ class Slots:
         # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
         chosen = max(idle, key=lambda number: (shared[number], -lengths[number], -number))
         slot = self.all[chosen]
-        slot.holder = _for_ever if owner is None else weakref.ref(owner)
+        slot.holder = weakref.ref(_FOR_EVER if owner is None else owner)
         slot.truncate(shared[chosen])
         return chosen
 
@@ -98,11 +110,6 @@ class Slots:
             if other != number and not slot.is_busy():
                 slot.truncate(0)
         table.reserve(positions)
-
-
-def _for_ever() -> object:
-    """The holder of a slot that has no owner."""
-    return True
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import RowSampling
 from pyc.runtime.generation.session import Session
+from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.model import Model
 
 WARM_UP_TOKENS = 4
@@ -73,8 +74,9 @@ class DecoderBench:
         self.check(depth + tokens)
         session = self._session
         with session.lock:
-            slot = _filled(session, depth)
+            owner = SlotOwner()
             try:
+                slot = _filled(session, depth, owner)
                 prompt = _random_ids(tokens, session.vocab_size)
                 start = time.perf_counter()
                 hidden = session.prefill(prompt, slot)
@@ -82,15 +84,16 @@ class DecoderBench:
                 int(session.logits(hidden)[0].argmax())
                 return PromptTimes(prefilled - start, time.perf_counter() - start)
             finally:
-                session.release(slot)
+                owner.has_left = True
 
     def decode(self, tokens: int, *, depth: int = 0) -> list[float]:
         """The seconds of each of `tokens` steps: a token in, the likeliest one out. Raises RunError likewise."""
         self.check(depth + tokens)
         session = self._session
         with session.lock:
-            slot = _filled(session, depth)
+            owner = SlotOwner()
             try:
+                slot = _filled(session, depth, owner)
                 token = 0
                 steps: list[float] = []
                 last = time.perf_counter()
@@ -101,7 +104,7 @@ class DecoderBench:
                     last = now
                 return steps
             finally:
-                session.release(slot)
+                owner.has_left = True
 
 
 def time_texts(model: Model, texts: Sequence[str]) -> float:
@@ -118,10 +121,10 @@ def _likeliest(session: Session, token: int, slot: int) -> int:
     return found if isinstance(found, int) else int(found.argmax())
 
 
-def _filled(session: Session, depth: int) -> int:
-    """An own slot with `depth` tokens in it."""
+def _filled(session: Session, depth: int, owner: SlotOwner) -> int:
+    """A slot of the owner's with `depth` tokens in it."""
     prompt = _random_ids(depth, session.vocab_size)
-    slot = session.acquire(prompt)
+    slot = session.acquire(prompt, owner=owner)
     missing = prompt[session.length(slot) :]
     if missing:
         session.prefill(missing, slot)

@@ -220,13 +220,13 @@ def _hidden(subject: Subject, window: NDArray[np.int32]) -> FloatArray:
     session = subject.model.session
     with session.lock:
         owner = SlotOwner()
-        slot = session.acquire(owner=owner)
         try:
+            slot = session.acquire(owner=owner)
             started_s = time.perf_counter()
             hidden = session.prefill(window, slot, keep="all")
             subject.read_s += time.perf_counter() - started_s
         finally:
-            session.release(slot)
+            owner.has_left = True
     return hidden
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu.prefetch import Distance, Distances, PrefetchesWeights
 from pyc.runtime.generation.session import Session
+from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.model import Model
 
 Kind = Literal["codes", "floats", "pairs"]
@@ -61,14 +62,15 @@ def tune_distances(
         progress((len(findings) + share) / parts)
 
     with session.lock:
-        slot = session.acquire()
+        owner = SlotOwner()
         try:
+            slot = session.acquire(owner=owner)
             for kind in get_args(Kind):
                 for tokens in (1, MANY_TOKENS):
                     kept, finding = _tune(session, executor, slot, kept, kind, tokens, rounds, tell)
                     findings.append(finding)
         finally:
-            session.release(slot)
+            owner.has_left = True
     return kept, tuple(findings)
 
 

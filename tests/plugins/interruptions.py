@@ -1,6 +1,8 @@
 """Ctrl-C at a chosen moment, for tests of what an interruption leaves behind."""
 
-from collections.abc import Collection
+import itertools
+import sys
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
 
@@ -20,3 +22,39 @@ class InterruptedAt:
             if self.countdown == 0:
                 raise KeyboardInterrupt
         return self
+
+
+class SignalledAt:
+    """A profile function: raises KeyboardInterrupt at the n-th place of files below `folder` where CPython may call a
+    signal handler: as a function begins, and behind a call of a function written in C.
+
+    Another one, behind a jump back to the head of a loop, is left out. What a `finally` assigns comes before any.
+    """
+
+    def __init__(self, countdown: int, folder: str) -> None:
+        self.countdown = countdown
+        self._folder = folder
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and self._folder in frame.f_code.co_filename:
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise KeyboardInterrupt
+
+
+def interrupted(work: Callable[[], object], folder: str) -> Iterator[int]:
+    """Do `work` again and again, interrupted at each place of `SignalledAt` in turn; yield the number of the place, and
+    keep the exception meanwhile, with all that the variables of its frames hold, as who catches it does."""
+    profiler = sys.getprofile()
+    for moment in itertools.count(1):
+        signalled = SignalledAt(moment, folder)
+        sys.setprofile(signalled)
+        try:
+            work()
+        except KeyboardInterrupt:
+            sys.setprofile(profiler)
+            yield moment
+        finally:
+            sys.setprofile(profiler)
+        if signalled.countdown > 0:
+            return

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interruptions import InterruptedAt
+from interruptions import InterruptedAt, interrupted
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -24,6 +24,7 @@ from pyc.runtime.generation.request import Token
 from pyc.runtime.generation.sampling import SamplingParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
 from pyc.runtime.generation.settings import GenerateSettings
+from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.model import Model
 from pyc.runtime.text.tokenizer import Tokenizer
 
@@ -535,6 +536,57 @@ def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
     assert moment > 1000
     for _ in range(model.info.max_sequences):
         model.session.acquire()  # no slot is lost
+
+
+@pytest.mark.slow
+def test_who_catches_an_interruption_may_ask_again_at_once(make: Make) -> None:
+    """The exception is alive then, and with it whatever the frames that it passed have in variables."""
+    model = make()
+    prompts = [[5] * 5, [5] * 2 + [6] * 3]
+    expected = [ids_of(list(model.generate(prompt, max_tokens=2))) for prompt in prompts]
+    wanted = model.logits(prompts[0])
+    slots = model.info.max_sequences
+
+    def work() -> None:
+        for _ in model.generate(prompts[0], max_tokens=2):
+            pass
+        for _ in model.generate(prompts, max_tokens=1).stream():
+            pass
+        model.logits(prompts[0])
+        model.session.acquire(owner=SlotOwner())
+
+    moment = 0
+    for moment in interrupted(work, "/runtime/"):
+        assert ids_of(list(model.generate(prompts[moment % 2], max_tokens=2))) == expected[moment % 2], moment
+        if moment % 5 == 0:
+            assert [ids_of(list(stream)) for stream in model.generate(prompts, max_tokens=2)] == expected, moment
+            assert np.array_equal(model.logits(prompts[0]), wanted), moment
+    assert moment > 500
+    for _ in range(slots):
+        model.session.acquire()  # no slot is lost
+
+
+@pytest.mark.parametrize("file", ["session", "scheduler", "slots"])
+def test_a_kept_interruption_does_not_leave_the_model_in_use(make: Make, file: str) -> None:
+    """As a debugger keeps the last one; a part of the test before, in less time."""
+    model, moment = make(), 0
+    expected = ids_of(list(model.generate([5, 6], max_tokens=2)))
+    for moment in interrupted(lambda: list(model.generate([5, 6], max_tokens=2)), f"/generation/{file}.py"):
+        assert ids_of(list(model.generate([5, 6], max_tokens=2))) == expected, moment
+    assert moment > 10
+    assert len([model.session.acquire() for _ in range(model.info.max_sequences)]) == model.info.max_sequences
+
+
+def test_who_catches_an_interruption_may_embed_again_at_once(fake: ModuleType) -> None:
+    from pyc.runtime.generation.embedding import Embedder
+
+    info = fake.encoder_info()
+    embedder = Embedder(fake.FakeEncoder(info, embed=(8, 32)), info)
+    sequences = [[5, 6, 7], [8], [9] * 6]
+    wanted, moment = embedder.embed(sequences), 0
+    for moment in interrupted(lambda: embedder.embed(sequences), "/runtime/"):
+        assert np.array_equal(embedder.embed(sequences), wanted), moment
+    assert moment > 20
 
 
 @pytest.mark.parametrize("prompt", [[], ""])

@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 import numpy as np
 import pytest
+from interruptions import interrupted
 from numpy.typing import NDArray
 from scheduled_models import PROMPTS, Make, alone
 
@@ -115,6 +116,28 @@ def test_a_stream_that_has_begun_gets_each_token_while_others_wait_for_a_sequenc
         await asyncio.gather(*others, waiting, return_exceptions=True)
 
     asyncio.run(main())
+    wait_for_its_end()
+    assert len([model.session.acquire() for _ in range(3)]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:coroutine 'read' was never awaited")  # an interruption came before
+def test_who_catches_an_interruption_may_ask_again_at_once(make: Make) -> None:
+    """The exception is alive then, and with it whatever the frames that it passed have in variables."""
+    model = make()
+    prompts = [[5, 6, 7], [8]]
+    expected = [alone(make, prompt, 2) for prompt in prompts]
+
+    async def main() -> list[list[Token]]:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # which would log each
+        return await asyncio.gather(*(read(model, prompt, 2) for prompt in prompts))
+
+    moment = 0
+    for moment in interrupted(lambda: asyncio.run(main()), "/runtime/"):
+        assert list(model.generate(prompts[moment % 2], max_tokens=2)) == expected[moment % 2], moment
+        if moment % 5 == 0:
+            assert asyncio.run(main()) == expected, moment
+    assert moment > 100
     wait_for_its_end()
     assert len([model.session.acquire() for _ in range(3)]) == 3
 

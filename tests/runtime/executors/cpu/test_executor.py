@@ -13,7 +13,7 @@ import kernel_threads
 import numpy as np
 import pytest
 from built_models import artifacts, built, random_ids, target_of
-from interruptions import InterruptedAt
+from interruptions import InterruptedAt, interrupted
 from tiny_checkpoints import tiny_checkpoint
 
 from pyc.runtime.artifact.format import Program, Tool
@@ -383,3 +383,14 @@ def test_an_interruption_while_inputs_are_bound_leaves_no_stale_one(model):
         if interrupted.countdown > 0:
             break
     assert moment > 50
+
+
+def test_who_catches_an_interruption_may_run_again_at_once(model):
+    """The exception is alive then, and with it whatever the frames that it passed have in variables."""
+    first, second = random_ids(model, 5), random_ids(model, 3, seed=1)
+    wanted = [model.logits(ids) for ids in (first, second)]
+    moment = 0
+    for moment in interrupted(lambda: model.logits(first), "/runtime/"):
+        assert np.array_equal(model.logits(second), wanted[1]), moment
+        assert np.array_equal(model.logits(first), wanted[0]), moment
+    assert moment > 100
