@@ -48,6 +48,7 @@ def create_locked(named: Callable[[], Path], flags: int) -> int:
     for _ in range(MOST_TRIES):
         path = named()
         with unfinished.making():
+            unfinished.require_going_on()
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         if _kept(descriptor, path):
             return descriptor
@@ -61,6 +62,7 @@ def create_locked_folder(made: Callable[[], Path]) -> int:
     """
     for _ in range(MOST_TRIES):
         with unfinished.making():
+            unfinished.require_going_on()
             path = made()
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

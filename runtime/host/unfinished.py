@@ -5,6 +5,7 @@ stay registers how to drop it, before it exists, and makes it inside `making`:
 
     with unfinished.held(lambda: path.unlink(missing_ok=True)):
         with unfinished.making():
+            unfinished.require_going_on()
             file = open(path, "xb")
         ...
 
@@ -28,13 +29,20 @@ _files: dict[int, Drop] = {}
 _ended = False
 
 
-@contextlib.contextmanager
-def making() -> Iterator[None]:
-    """Hold off the end of the process meanwhile; short. Raises KeyboardInterrupt once it has begun."""
-    with _making.lock:
-        if _ended:
-            raise KeyboardInterrupt
-        yield
+def making() -> contextlib.AbstractContextManager[object]:
+    """Hold off the end of the process meanwhile; short, and begun by `require_going_on`.
+
+    It is the lock itself, and no generator around it: an exception of a signal handler that came as that went on would
+    keep it, and so the lock, and who makes something while that exception is handled would wait for ever.
+    """
+    lock: contextlib.AbstractContextManager[object] = _making.lock
+    return lock
+
+
+def require_going_on() -> None:
+    """Raise KeyboardInterrupt once the end of the process has begun. Called in `making`."""
+    if _ended:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -25,29 +25,29 @@ class InterruptedAt:
 
 
 class SignalledAt:
-    """A profile function: raises KeyboardInterrupt at the n-th place of files below `folder` where CPython may call a
+    """A profile function: raises KeyboardInterrupt at the n-th place of files below `folders` where CPython may call a
     signal handler: as a function begins, and behind a call of a function written in C.
 
     Another one, behind a jump back to the head of a loop, is left out. What a `finally` assigns comes before any.
     """
 
-    def __init__(self, countdown: int, folder: str) -> None:
+    def __init__(self, countdown: int, *folders: str) -> None:
         self.countdown = countdown
-        self._folder = folder
+        self._folders = folders
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event in ("call", "c_return") and self._folder in frame.f_code.co_filename:
+        if event in ("call", "c_return") and any(each in frame.f_code.co_filename for each in self._folders):
             self.countdown -= 1
             if self.countdown == 0:
                 raise KeyboardInterrupt
 
 
-def interrupted(work: Callable[[], object], folder: str) -> Iterator[int]:
+def interrupted(work: Callable[[], object], *folders: str) -> Iterator[int]:
     """Do `work` again and again, interrupted at each place of `SignalledAt` in turn; yield the number of the place, and
     keep the exception meanwhile, with all that the variables of its frames hold, as who catches it does."""
     profiler = sys.getprofile()
     for moment in itertools.count(1):
-        signalled = SignalledAt(moment, folder)
+        signalled = SignalledAt(moment, *folders)
         sys.setprofile(signalled)
         try:
             work()

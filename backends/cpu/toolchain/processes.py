@@ -40,6 +40,7 @@ class Processes:
         with contextlib.ExitStack() as stack:
             stack.callback(group.close)
             with unfinished.making(), self._lock:
+                unfinished.require_going_on()
                 if self.stopped:
                     raise KeyboardInterrupt
                 stack.enter_context(unfinished.running(group.kill))

@@ -13,7 +13,7 @@ import base64
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
@@ -55,24 +55,26 @@ def add_signature(artifact: Path, record: SignatureRecord) -> Path:
 
     Of several processes that add at once each one's stays. Raises ArtifactError.
     """
-    with _folder_lock(signature_file(artifact).parent):
+    descriptor = _opened_folder(signature_file(artifact).parent)
+    try:
+        _lock(descriptor)
         others = tuple(other for other in read_signatures(artifact) if other.public_key != record.public_key)
         return write_signatures(artifact, (*others, record))
+    finally:
+        os.close(descriptor)  # here, and in no context manager, which a kept exception would keep, and so the lock
 
 
-@contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    """Keep other processes that add signatures out, where the file system can."""
+def _opened_folder(folder: Path) -> int:
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be opened: {error.strerror}") from error
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Keep other processes that add signatures out until it is closed, where the file system can."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path:
