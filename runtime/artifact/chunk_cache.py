@@ -19,6 +19,7 @@ from pathlib import Path
 from pyc.runtime.artifact.format import Chunk
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, prune
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.temporary_files import create_locked
 
 logger = logging.getLogger(__name__)
@@ -47,18 +48,20 @@ class ChunkCache:
         """Fill `target` with an entry, unverified; whether there was one that long."""
         try:
             descriptor = os.open(self._path(chunk), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
+        except unless_signalled(OSError):
             return False
         try:
-            with contextlib.suppress(OSError):  # of another user's, or read-only
+            try:
                 os.utime(descriptor)
+            except unless_signalled(OSError):  # of another user's, or read-only
+                pass
             done = 0
             while done < len(target):
                 count = os.preadv(descriptor, [target[done:]], done)
                 if not count:
                     return False
                 done += count
-        except OSError:
+        except unless_signalled(OSError):
             return False
         finally:
             os.close(descriptor)
@@ -92,7 +95,7 @@ class ChunkCache:
                 finally:
                     drop()
             self._written_bytes += len(stored)
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             self._is_writable = False
             logger.warning("cache: %s: %s; chunks are not kept", self._folder, error.strerror)
 

@@ -25,6 +25,7 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.output_file import OutputFile
 from pyc.runtime.host.own_files import why_not_own
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.umask import current_umask
 
 READ_BYTES = 1 << 20
@@ -75,7 +76,7 @@ def pull_into(
         finally:
             os.close(descriptor)
         _sync_folder(target.path.parent)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{part}: cannot be written: {error.strerror}{limit_remedy(error)}") from error
     return reused
 
@@ -192,7 +193,8 @@ def _write(descriptor: int, offset: int, data: memoryview) -> None:
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # some network file systems cannot
-            os.fsync(descriptor)
+        os.fsync(descriptor)
+    except unless_signalled(OSError):  # some network file systems cannot
+        pass
     finally:
         os.close(descriptor)

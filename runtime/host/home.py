@@ -1,6 +1,5 @@
 """Where a user's keys and measurements live, and how a file is put there and read."""
 
-import contextlib
 import errno
 import os
 import stat
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.temporary_files import create, sweep, sync_folder, temporary_path
 
 NO_HOME = (
@@ -117,8 +117,12 @@ def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     except FileExistsError:
         return False
     finally:
-        with contextlib.suppress(OSError):  # the next writer tries again
+        try:
             temporary.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # some network file systems cannot
+        except unless_signalled(OSError):  # the next writer tries again
+            pass
+    try:
         sync_folder(path.parent)
+    except unless_signalled(OSError):  # some network file systems cannot
+        pass
     return True

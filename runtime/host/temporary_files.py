@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyc.runtime.host import unfinished
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 LONG_NAME_BYTES = 200
 MOST_TRIES = 16
@@ -99,7 +100,7 @@ def sweep(target: Path) -> None:
             continue
         try:
             fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
+        except unless_signalled(OSError):
             continue  # gone meanwhile, or another user's
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode) and lock(fd, wait=False):
@@ -112,7 +113,7 @@ def lock(fd: int, *, wait: bool) -> bool:
     """Whether the lock was taken; never on a file system without locks, so nothing is swept there."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+    except unless_signalled(OSError):
         return False
     return True
 

@@ -15,10 +15,12 @@ import ssl
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.request import getproxies_environment, proxy_bypass
 
 from pyc.runtime.errors import FetchError
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.address import Address, parse_address
 from pyc.runtime.sources.credentials import is_private
 from pyc.runtime.sources.protocol import Retries
@@ -50,20 +52,23 @@ class Connection:
         made = http.client.HTTPConnection(first.host, first.port, timeout=patience.connect_s)
         made.auto_open = 0  # a connection that is lost is made anew, here
         made.response_class = _Response
+        made._create_connection = _connected  # type: ignore[attr-defined]  # not among what typeshed knows
         self._http = made
         self._prefix = f"http://{address.authority}" if proxy is not None and address.scheme == "http" else ""
         try:
             made.connect()
             if proxy is not None and address.scheme == "https":
                 _ask_for_tunnel(made, address, patience)
-        except (OSError, http.client.HTTPException) as error:
+        except unless_signalled(OSError, http.client.HTTPException) as error:
             if proxy is None or isinstance(error, socket.gaierror):
                 raise
             number = getattr(error, "errno", None)
             raise OSError(number, f"the proxy {proxy.authority}: {reason_of(error)}") from error
         raw = made.sock
-        with contextlib.suppress(OSError):
+        try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except unless_signalled(OSError):
+            pass
         if context is not None:
             try:
                 raw = context.wrap_socket(raw, server_hostname=address.host)
@@ -105,17 +110,37 @@ class Connection:
             return False
         try:
             return response.isclosed() or not response.read(1)
-        except (OSError, http.client.HTTPException):
+        except unless_signalled(OSError, http.client.HTTPException):
             return False
 
     def close(self) -> None:
         """Close it, also in the middle of another thread's read, which fails then."""
-        with contextlib.suppress(OSError):
-            self._socket.raw.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self._http.close()
-        with contextlib.suppress(OSError):
-            self._socket.raw.close()
+        raw = self._socket.raw
+        for end in (partial(raw.shutdown, socket.SHUT_RDWR), self._http.close, raw.close):
+            try:
+                end()
+            except unless_signalled(OSError):
+                pass
+
+
+def _connected(place: tuple[str, int], timeout_s: float, source: object = None) -> socket.socket:
+    """A connection to the first of a host's addresses that answers. Raises OSError, of the last.
+
+    `socket.create_connection`, too, goes on to the next address where a signal handler raises an OSError.
+    """
+    problem = OSError("the host has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
+        raw: socket.socket | None = None
+        try:
+            raw = socket.socket(family, kind, protocol)
+            raw.settimeout(timeout_s)
+            raw.connect(address)
+            return raw
+        except unless_signalled(OSError) as error:
+            problem = error
+            if raw is not None:
+                raw.close()
+    raise problem
 
 
 def _ask_for_tunnel(made: http.client.HTTPConnection, address: Address, patience: Retries) -> None:
@@ -218,7 +243,7 @@ class _WatchedSocket:
             if time.monotonic() - self._began_s > self._patience.stall_s:
                 raise TimeoutError
             count = self.raw.recv_into(target)
-        except TimeoutError:
+        except unless_signalled(TimeoutError):
             raise StalledError(f"{self._received} bytes in {self._patience.stall_s:g} s") from None
         if self._left is not None:
             self._left -= count

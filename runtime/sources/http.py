@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from pyc.runtime.errors import ArtifactError, FetchError
 from pyc.runtime.host import forks
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources import response as answers
 from pyc.runtime.sources.address import Address, parse_address, redirected
 from pyc.runtime.sources.connection import Connection, connect, tls_context
@@ -57,7 +58,7 @@ def open_http(url: str) -> HttpSource | SequentialSource:
         def read(target: memoryview) -> int:
             try:
                 count = response.readinto(target)
-            except _BROKEN as error:
+            except unless_signalled(*_BROKEN) as error:
                 raise FetchError(f"{address}: {answers.reason_of(error)}; {AGAIN}") from error
             if not count and response.length:
                 raise FetchError(f"{address}: the answer is cut, {response.length} bytes are missing; {AGAIN}")
@@ -164,7 +165,7 @@ class HttpSource:
                 self._try(filling)
                 if filling.offset + filling.done == filling.stop:
                     return filling.done
-            except (TryAgainError, AttributeError, ValueError, *_BROKEN) as error:
+            except unless_signalled(TryAgainError, AttributeError, ValueError, *_BROKEN) as error:
                 if self._ended.is_set():  # http.client meets its own response half closed
                     raise ArtifactError(f"{self}: already closed") from error
                 if isinstance(error, AttributeError | ValueError):

@@ -9,13 +9,13 @@ found by the file's time of writing (`HeldFile`); where files are rewritten like
 It asks for huge pages: what it is the first to read from disk, Linux then holds in such, where the file system can.
 """
 
-import contextlib
 import mmap
 import os
 import stat
 from pathlib import Path
 
 from pyc.runtime.errors import ArtifactError, MissingArtifactError
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.protocol import Mode, Source
 
 
@@ -39,7 +39,7 @@ def safe_open(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | No
     except PermissionError as error:
         remedy = "let this user read it (chmod a+r), and enter its folders (a+x)"
         raise ArtifactError(f"{place}: cannot be opened: {error.strerror}; {remedy}") from error
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
     status = _status(fd, place)
     if not stat.S_ISREG(status.st_mode):
@@ -52,7 +52,7 @@ def _status(fd: int, place: str | os.PathLike[str]) -> os.stat_result:
     """What the open file is. Raises ArtifactError, and closes it then: a network share may be gone."""
     try:
         return os.fstat(fd)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         os.close(fd)
         raise ArtifactError(f"{place}: cannot be read: {error.strerror}") from error
 
@@ -74,7 +74,7 @@ class HeldFile:
         """
         try:
             written = _written(os.fstat(self.descriptor))
-        except OSError as error:  # a network share that is gone
+        except unless_signalled(OSError) as error:  # a network share that is gone
             raise self.changed(f"not readable any more ({error.strerror})") from error
         if written != self._written:
             raise self.changed("cut or overwritten")
@@ -109,7 +109,7 @@ class ReadFile:
         while done < len(target):
             try:
                 count = os.preadv(self._fd, [target[done:]], offset + done)
-            except OSError as error:
+            except unless_signalled(OSError) as error:
                 where = f"{self._path}: read failed at {offset + done}"
                 raise ArtifactError(f"{where}: {error.strerror}") from error
             if count == 0:
@@ -143,11 +143,13 @@ class MappedFile(ReadFile):
         if self.size_bytes:
             try:
                 mapping = mmap.mmap(self._fd, self.size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-            except OSError as error:
+            except unless_signalled(OSError) as error:
                 self.close()
                 raise ArtifactError(f"{self._path}: cannot be mapped: {error.strerror}") from error
-            with contextlib.suppress(OSError):  # a kernel without huge pages
+            try:
                 mapping.madvise(mmap.MADV_HUGEPAGE)
+            except unless_signalled(OSError):  # a kernel without huge pages
+                pass
             self._view = memoryview(mapping)
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
@@ -164,7 +166,7 @@ class MappedFile(ReadFile):
             return None
         try:
             descriptor = os.dup(self._fd)
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             raise ArtifactError(f"{self._path}: cannot be kept open: {error.strerror}") from error
         return HeldFile(self._path, descriptor, self._view, self._written)
 

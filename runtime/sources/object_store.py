@@ -11,6 +11,7 @@ from typing import Any
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.host.extras import naming_missing_extras
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.places import shown_url
 from pyc.runtime.sources.protocol import RefusedError
@@ -36,7 +37,7 @@ class ObjectSource:
             self._store: Any = from_url(root, retry_config=RETRIES)
             self._path = path
             about = answered(lambda: obstore.head(self._store, path), "the object's size")
-        except Exception as error:  # obstore's, which has a class for each store's complaint
+        except unless_signalled(Exception) as error:  # obstore's, which has a class for each store's complaint
             raise self._explained(error) from error
         self.size_bytes = int(about["size"])
         self._etag = about.get("e_tag")
@@ -66,7 +67,7 @@ class ObjectSource:
             got = answered(
                 lambda: memoryview(obstore.get(self._store, self._path, options=options).bytes()), what, stop - offset
             )
-        except Exception as error:
+        except unless_signalled(Exception) as error:
             raise self._explained(error) from error
         if len(got) != stop - offset:
             raise FetchError(f"{self}: gave {len(got)} bytes at {offset}, expected {stop - offset}")

@@ -16,6 +16,7 @@ from pyc.runtime.errors import ArtifactError, FetchError, RunError
 from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.machine import most_memory_bytes
 from pyc.runtime.host.memory_file import memory_file
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.sizes import human_bytes
 from pyc.runtime.host.turns import Turns
 from pyc.runtime.sources.local import HeldFile
@@ -39,7 +40,7 @@ class SequentialSource:
         self._error: ArtifactError | RunError | None = None
         try:
             self._memory = memory_file("pyc-stream")
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             raise ArtifactError(f"{name}: {error.strerror}") from error
         self._view: memoryview | None = None
         if size_bytes is not None:
@@ -65,7 +66,7 @@ class SequentialSource:
     def _reserve(self, size_bytes: int) -> None:
         try:
             os.ftruncate(self._memory, size_bytes)  # what has not come takes no memory
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             raise RunError(f"{self}: {size_bytes} bytes cannot be kept in memory: {_reason(error)}") from error
 
     def __str__(self) -> str:
@@ -157,7 +158,7 @@ def _write(descriptor: int, data: memoryview, offset: int, name: str) -> None:
     while data:
         try:
             count = os.pwrite(descriptor, data, offset)
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             raise RunError(f"{name}: cannot be kept in memory at byte {offset}: {_reason(error)}") from error
         data, offset = data[count:], offset + count
 
@@ -173,7 +174,7 @@ def standard_input(descriptor: int = 0) -> SequentialSource:
     try:
         is_terminal = os.isatty(descriptor)
         os.fstat(descriptor)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"standard input: cannot be read: {error.strerror}") from error
     if is_terminal:
         raise ArtifactError("standard input: a terminal, expected an artifact: curl URL | pyc run - -p TEXT")
@@ -184,7 +185,7 @@ def standard_input(descriptor: int = 0) -> SequentialSource:
                 return os.readv(descriptor, [target])
             except BlockingIOError:
                 select.select([descriptor], [], [])
-            except OSError as error:
+            except unless_signalled(OSError) as error:
                 raise FetchError(f"standard input: read failed: {error.strerror}") from error
 
     return SequentialSource("standard input", read, None)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from pyc.runtime.host.interruptible import interruptible
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.connection import StalledError
 from pyc.runtime.sources.places import without_credentials
 
@@ -48,9 +49,9 @@ def answered(ask: Callable[[], T], what: str, size_bytes: int = 0) -> T:
     limit, started_s = limit_s(size_bytes), time.monotonic()
     try:
         return interruptible(ask, limit)
-    except TimeoutError as error:
+    except unless_signalled(TimeoutError) as error:
         raise StalledError(f"stalled: waited {limit:.0f} s for {what}; {REMEDY}") from error
-    except Exception as error:
+    except unless_signalled(Exception) as error:
         if not any(sign in str(error) for sign in _TIMED_OUT):
             raise
         waited_s = time.monotonic() - started_s

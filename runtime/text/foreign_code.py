@@ -8,10 +8,10 @@ prevented without taking standard error from the other threads; it stays.
 from __future__ import annotations
 
 import errno
-import signal
-from types import CodeType, TracebackType
+from types import TracebackType
 
 from pyc.runtime.errors import PycError
+from pyc.runtime.host.signal_handlers import comes_from_a_signal_handler
 from pyc.runtime.text.printable import printable
 
 _SYSTEM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
@@ -54,25 +54,6 @@ def contained(error: type[PycError], what: str) -> _Containment:
     one.
     """
     return _Containment(error, what)
-
-
-def comes_from_a_signal_handler(problem: BaseException) -> bool:
-    """Whether a signal handler raised `problem` while other code ran, which has nothing to do with it."""
-    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    trace = problem.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            return True
-        trace = trace.tb_next
-    return False
-
-
-def _code_of(handler: object) -> CodeType | None:
-    """The code of a handler that is written in Python: a function, a method, a partial or an object to call."""
-    function = getattr(handler, "func", handler)
-    call = getattr(type(function), "__call__", None)  # noqa: B004 -- not whether it can be called: with what
-    code = getattr(function, "__code__", None) or getattr(call, "__code__", None)
-    return code if isinstance(code, CodeType) else None
 
 
 def reason(problem: BaseException) -> str:

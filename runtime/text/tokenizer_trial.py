@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.text.foreign_code import contained
 from pyc.runtime.text.printable import printable
 from pyc.runtime.text.tokenizer_rules import TokenizerRuleError
@@ -80,7 +81,7 @@ def _run_trial(content: bytes, tokens: tuple[str, ...]) -> Findings:
         )
     except subprocess.TimeoutExpired:
         return Findings(f"trying it took longer than {wall_s} s")
-    except OSError:
+    except unless_signalled(OSError):
         return examine(content, tokens)
     try:
         return msgspec.json.decode(done.stdout, type=Findings)

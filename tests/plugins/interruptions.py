@@ -1,6 +1,7 @@
 """Ctrl-C at a chosen moment, for tests of what an interruption leaves behind."""
 
 import itertools
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
@@ -25,36 +26,55 @@ class InterruptedAt:
 
 
 class SignalledAt:
-    """A profile function: raises KeyboardInterrupt at the n-th place of files below `folders` where CPython may call a
-    signal handler: as a function begins, and behind a call of a function written in C.
+    """A profile function: raises a signal at the n-th place of files below `folders` where CPython may call a signal
+    handler: as a function begins, and behind a call of a function written in C.
 
     Another one, behind a jump back to the head of a loop, is left out. What a `finally` assigns comes before any.
     """
 
     def __init__(self, countdown: int, *folders: str) -> None:
         self.countdown = countdown
+        self.where = ""
         self._folders = folders
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         if event in ("call", "c_return") and any(each in frame.f_code.co_filename for each in self._folders):
             self.countdown -= 1
             if self.countdown == 0:
-                raise KeyboardInterrupt
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                signal.raise_signal(signal.SIGUSR1)
 
 
-def interrupted(work: Callable[[], object], *folders: str) -> Iterator[int]:
-    """Do `work` again and again, interrupted at each place of `SignalledAt` in turn; yield the number of the place, and
-    keep the exception meanwhile, with all that the variables of its frames hold, as who catches it does."""
-    profiler = sys.getprofile()
-    for moment in itertools.count(1):
-        signalled = SignalledAt(moment, *folders)
-        sys.setprofile(signalled)
-        try:
-            work()
-        except KeyboardInterrupt:
-            sys.setprofile(profiler)
-            yield moment
-        finally:
-            sys.setprofile(profiler)
-        if signalled.countdown > 0:
-            return
+def interrupted(
+    work: Callable[[], object], *folders: str, error: type[BaseException] = KeyboardInterrupt
+) -> Iterator[int]:
+    """Do `work` again and again, and have a signal handler raise `error` at each place of `SignalledAt` in turn; yield
+    the number of the place, and keep the exception meanwhile, with all that the variables of its frames hold, as who
+    catches it does.
+
+    Raises AssertionError where it does not come out of `work`.
+    """
+
+    def handler(number: int, frame: object) -> None:
+        raise error("of the handler")
+
+    profiler, former = sys.getprofile(), signal.signal(signal.SIGUSR1, handler)
+    try:
+        for moment in itertools.count(1):
+            signalled = SignalledAt(moment, *folders)
+            sys.setprofile(signalled)
+            try:
+                work()
+            except error as problem:
+                sys.setprofile(profiler)
+                if str(problem) != "of the handler":
+                    raise AssertionError(f"{signalled.where}: what the handler raised was replaced") from problem
+                yield moment
+            else:
+                sys.setprofile(profiler)
+                assert signalled.countdown > 0, f"{signalled.where}: what the handler raised was lost"
+                return
+            finally:
+                sys.setprofile(profiler)
+    finally:
+        signal.signal(signal.SIGUSR1, former)

@@ -19,6 +19,7 @@ from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.keys import SigningKey, is_signed, parse_public_key
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.memory_file import memory_file
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 VARIABLE = "PYC_SIGNER"
 _KEPT_FROM_IT = (VARIABLE, "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE")
@@ -77,7 +78,7 @@ def _run(words: list[str], message: bytes) -> bytes:
             except BaseException:
                 process.kill()
                 raise
-    except (OSError, ValueError) as error:
+    except unless_signalled(OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArtifactError(f"cannot be run: {reason}") from error
     finally:

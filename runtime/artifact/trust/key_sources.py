@@ -37,6 +37,7 @@ from pyc.runtime.artifact.trust.keys import (
 from pyc.runtime.artifact.trust.policy import machine_policy
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def write_key_file(path: Path) -> SigningKey:
         raise ArtifactError(f"{path}: the directory {path.parent} does not exist")
     try:
         is_written = write_whole(path, new_key_text(), 0o600, replace=False)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
     if not is_written:
         raise ArtifactError(f"{path}: is there already; a key is never overwritten, so choose another name with -o")

@@ -36,6 +36,7 @@ from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, make_folder, write_whole
 from pyc.runtime.host.private_files import require_private, require_private_folder
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 PATIENCE_S = 10.0
 """How long the making of a key by another process is waited for."""
@@ -303,7 +304,7 @@ def _trusted_path(fingerprint: str, home: Path | None) -> Path:
 def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     try:
         return write_whole(path, text, mode, replace=replace)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(
             f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder for keys that can be"
         ) from error

@@ -22,6 +22,7 @@ from pyc.runtime.artifact.trust.comments import clean_comment, find_last_day, na
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.given_pipe import read_given_pipe
 from pyc.runtime.host.home import open_regular
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 KEY_TYPE = "pyc-ed25519"
 EXPIRES = "expires="
@@ -205,7 +206,7 @@ def read_signing_key(path: Path, *, is_given: bool = False) -> SigningKey:
                 )
         finally:
             os.close(descriptor)
-    except (OSError, ValueError) as error:
+    except unless_signalled(OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArtifactError(f"{path}: cannot be read: {reason}") from error
     key = parse_signing_key(text, str(path), path.stem)
@@ -269,6 +270,6 @@ def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES, *, is_given: bo
         if len(data) > limit:
             raise ArtifactError(f"{path}: more than {limit} bytes, which no such file has")
         return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except unless_signalled(OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ArtifactError(f"{path}: cannot be read: {reason}") from error

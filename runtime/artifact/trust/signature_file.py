@@ -13,13 +13,13 @@ import base64
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.keys import read_small_text
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.host.home import write_whole
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.places import STANDARD_INPUT, Place, Remote, open_beside
 from pyc.runtime.sources.protocol import EmptyFileError, RefusedError
 
@@ -67,14 +67,16 @@ def add_signature(artifact: Path, record: SignatureRecord) -> Path:
 def _opened_folder(folder: Path) -> int:
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{folder}: cannot be opened: {error.strerror}") from error
 
 
 def _lock(descriptor: int) -> None:
     """Keep other processes that add signatures out until it is closed, where the file system can."""
-    with suppress(OSError):
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except unless_signalled(OSError):
+        pass
 
 
 def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path:
@@ -88,7 +90,7 @@ def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path
         raise ArtifactError(f"{path}: {len(records)} signatures are more than fit into {MAX_FILE_BYTES} bytes")
     try:
         write_whole(path, text, 0o644, replace=True)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
     return path
 

@@ -25,6 +25,7 @@ from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.host.forks import ForkSafeLock
 from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.memory_file import memory_file
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 _FUNCTIONS = {
     "pyc_start": (ctypes.c_int64, [ctypes.c_int64]),
@@ -147,7 +148,7 @@ def load_library(data: bytes, isa: str) -> MemoryLibrary:
     """Return the library of a compiled program; RunError when it does not load or is none of ours."""
     try:
         library = load_bytes(f"pyc-{isa}", data)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise RunError(f"the artifact's {isa} program does not load on this system: {error}{_remedy(error)}") from error
     try:
         for name, (result, arguments) in _FUNCTIONS.items():

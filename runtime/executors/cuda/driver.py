@@ -11,6 +11,7 @@ from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, 
 from functools import lru_cache
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 LIBRARY = "libcuda.so.1"
 OUT_OF_MEMORY = 2
@@ -210,7 +211,7 @@ def open_driver() -> Driver:
 def _load(name: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(name)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise RunError(
             f"backend cuda: it needs an NVIDIA GPU and its driver, and there is no {name}; run it where there is "
             "one, or run another program of the artifact (--backend)"

@@ -15,6 +15,7 @@ from pyc.runtime.executors.onnx.program import Graph, Initializer
 from pyc.runtime.executors.protocol import Provider
 from pyc.runtime.host.extras import install_line, interruption
 from pyc.runtime.host.native_modules import unloadable_remedy
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 _BF16 = 16
 """ONNX's number of that type, which numpy lacks."""
@@ -74,7 +75,7 @@ class Engine:
             try:
                 # Without fallback: it takes the CPU for a provider that fails, and prints so to standard output.
                 made = ort.InferenceSession(graph.model, options, providers=self._providers, enable_fallback=0)
-            except Exception as error:
+            except unless_signalled(Exception) as error:
                 raise self._refused(graph, error) from error
         self._check_providers(made.get_providers())
         return Session(self, made, values)
@@ -161,7 +162,7 @@ class Session:
         with running():
             try:
                 return cast("NDArray[np.float32]", self._session.run(None, dict(inputs))[0])
-            except Exception as error:
+            except unless_signalled(Exception) as error:
                 raise _failed(error) from error
 
     def bind(self, inputs: Mapping[str, NDArray[np.generic]], outputs: Mapping[str, NDArray[np.generic]]) -> Binding:
@@ -193,7 +194,7 @@ class Binding:
         with running():
             try:
                 self._session.run_with_iobinding(self._binding)
-            except Exception as error:
+            except unless_signalled(Exception) as error:
                 raise _failed(error) from error
 
 

@@ -27,6 +27,7 @@ from pyc.runtime.artifact.trust.keys import SigningKey, verify_signature
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import home_directory, make_folder, open_regular
 from pyc.runtime.host.recursion import refuse_deep_caller
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 KEY = "engines"
 """The name of the signing key."""
@@ -84,7 +85,7 @@ class EngineCache:
                 return Found(self._payload(file.read(), label))
         except FileNotFoundError:
             return Found(None)
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             return Found(None, f"it cannot be read: {error.strerror}")
         except _RefusedError as error:
             return Found(None, str(error))
@@ -155,7 +156,7 @@ class EngineCache:
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             raise self._unwritable(path, error) from error
 
 

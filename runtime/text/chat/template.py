@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pyc.runtime.arguments import checked_text, flag
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.recursion import refuse_deep_caller
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.turns import Turns
-from pyc.runtime.text.foreign_code import comes_from_a_signal_handler
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class ChatTemplate:
         self._environment = ChatEnvironment({"raise_exception": raise_exception, "strftime_now": strftime_now})
         try:
             self._pieces = self._environment.compile_chat(source)
-        except Exception as error:  # untrusted code: jinja2 and Python raise all kinds
-            if comes_from_a_signal_handler(error):
-                raise
+        except unless_signalled(Exception) as error:  # untrusted code: jinja2 and Python raise all kinds
             refuse_deep_caller(error)
             raise _refusal(error) from error
 
@@ -108,9 +106,7 @@ class ChatTemplate:
                     pieces.clear()
                 if length > max_characters:
                     raise RunError(f"chat template: more than {max_characters} characters of output")
-        except Exception as error:  # untrusted code: it can provoke any exception that Python has
-            if comes_from_a_signal_handler(error):
-                raise
+        except unless_signalled(Exception) as error:  # untrusted code: it can provoke any exception that Python has
             refuse_deep_caller(error)
             raise _refusal(error) from error
         return nothing.join([*joined, *pieces])
