@@ -9,6 +9,7 @@ found by the file's time of writing (`HeldFile`); where files are rewritten like
 It asks for huge pages: what it is the first to read from disk, Linux then holds in such, where the file system can.
 """
 
+import io
 import mmap
 import os
 import stat
@@ -41,19 +42,21 @@ def safe_open(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | No
         raise ArtifactError(f"{place}: cannot be opened: {error.strerror}; {remedy}") from error
     except unless_signalled(OSError) as error:
         raise ArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
-    status = _status(fd, place)
-    if not stat.S_ISREG(status.st_mode):
+    try:
+        status = _status(fd, place)
+        if not stat.S_ISREG(status.st_mode):
+            raise ArtifactError(f"{place}: not a regular file")
+    except BaseException:
         os.close(fd)
-        raise ArtifactError(f"{place}: not a regular file")
+        raise
     return fd, status.st_size
 
 
 def _status(fd: int, place: str | os.PathLike[str]) -> os.stat_result:
-    """What the open file is. Raises ArtifactError, and closes it then: a network share may be gone."""
+    """What the open file is. Raises ArtifactError: a network share may be gone."""
     try:
         return os.fstat(fd)
     except unless_signalled(OSError) as error:
-        os.close(fd)
         raise ArtifactError(f"{place}: cannot be read: {error.strerror}") from error
 
 
@@ -88,9 +91,9 @@ class HeldFile:
 
     def close(self) -> None:
         """Close the file; the mapping stays until its last view is gone."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class ReadFile:
@@ -99,6 +102,7 @@ class ReadFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         self._fd, self.size_bytes = safe_open(path)
+        self._file = io.FileIO(self._fd)  # which closes it where nobody does: an interruption came before
         self._written = _written(_status(self._fd, self._path))
 
     def read_into(self, offset: int, target: memoryview) -> None:
@@ -129,10 +133,8 @@ class ReadFile:
 
     def close(self) -> None:
         """Close the file; further reads raise ArtifactError."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
+        self._fd = -1
+        self._file.close()
 
 class MappedFile(ReadFile):
     """A file mapped read-only. Views stay valid after `close`: the mapping goes with the last of them."""

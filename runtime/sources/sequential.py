@@ -7,6 +7,7 @@ nobody else has that file. What is asked for waits until it has come.
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import select
@@ -39,15 +40,16 @@ class SequentialSource:
         self._process = os.getpid()
         self._error: ArtifactError | RunError | None = None
         try:
-            self._memory = memory_file("pyc-stream")
+            self._file = io.FileIO(memory_file("pyc-stream"), "r+")  # which closes it where nobody does
         except unless_signalled(OSError) as error:
             raise ArtifactError(f"{name}: {error.strerror}") from error
+        self._memory = self._file.fileno()
         self._view: memoryview | None = None
         if size_bytes is not None:
             try:
                 self._reserve(size_bytes)
             except RunError:
-                os.close(self._memory)
+                self.close()
                 raise
 
     @property
@@ -95,11 +97,13 @@ class SequentialSource:
     def close(self) -> None:
         """Read nothing more; views stay."""
         if self._memory >= 0:
-            if self._process == os.getpid():
-                self._end()
-            os.close(self._memory)
             self._memory = -1
-            self._view = None
+            try:
+                if self._process == os.getpid():
+                    self._end()
+            finally:
+                self._file.close()
+                self._view = None
 
     def _await(self, stop: int) -> None:
         """Return when all bytes up to `stop` are there; the whole that was expected has to end there.

@@ -17,7 +17,7 @@ from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cpu.arriving import ArrivingFunction
 from pyc.runtime.executors.cpu.description import check_description
 from pyc.runtime.executors.cpu.features import choose_program
-from pyc.runtime.executors.cpu.guard import Guard, stays_loaded
+from pyc.runtime.executors.cpu.guard import Guard
 from pyc.runtime.executors.cpu.kv_cache import check_memory, head_bytes
 from pyc.runtime.executors.cpu.libraries import (
     check_convention,
@@ -82,15 +82,13 @@ class CpuExecutor:
         check_convention(program)
         self.isa = program.isa
         library = load_library(artifact.blob(program.library), program.isa)
-        unload = unload_with(self, library)
+        unload_with(self, library)
         check_description(description_of(library), artifact.header, program)
         info = artifact.header.model
         if info.kv_cache is not None:
             check_memory(info.kv_cache, kv_blocks, info.max_sequences, most_memory_bytes())
         file = artifact.hold_file()
         self._guard = Guard(library, file) if file else None
-        if stays_loaded(library):
-            unload.detach()
         if self._guard:
             weakref.finalize(self, self._guard.release).atexit = False
         # At the process's end too, and before those above, as the last finalizer runs first: the library's threads

@@ -11,6 +11,7 @@ import ctypes
 import numpy as np
 
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.cpu.libraries import keep_loaded
 from pyc.runtime.host.forks import ForkSafeLock
 from pyc.runtime.sources.local import HeldFile
 
@@ -29,6 +30,7 @@ class Guard:
         start = np.frombuffer(file.view, np.uint8).ctypes.data
         with _lock.lock:
             if not _guarding:
+                keep_loaded(library)  # before it is asked to: it handles signals from then on
                 _guarding.append(library)
             self._lost: int | None = _guarding[0].pyc_guard(start, len(file.view), file.descriptor)
         if self._lost is None:
@@ -51,8 +53,3 @@ class Guard:
             if lost is not None:
                 _guarding[0].pyc_unguard(lost)
                 self._file.close()
-
-
-def stays_loaded(library: ctypes.CDLL) -> bool:
-    """Return whether `library` guards the process's mappings and so must not be unloaded."""
-    return library in _guarding

@@ -56,6 +56,8 @@ _LOADED = 1
 _DESCRIPTORS = "/proc/self/fd"
 _loads = itertools.count()
 _SPELLINGS_BITS = 48
+_kept: set[int] = set()
+"""Handles of libraries that the process may call for ever."""
 
 
 class MemoryLibrary(ctypes.CDLL):
@@ -112,19 +114,24 @@ def _check_whole(data: bytes) -> None:
             raise OSError(errno.ENOEXEC, f"the library is cut: it has {len(data)} bytes, expected {offset + stored}")
 
 
-def unload_with(owner: object, library: MemoryLibrary) -> weakref.finalize[..., object]:
-    """Unload `library` when `owner` goes, but not at the end of the process: a thread may be in it then.
+def unload_with(owner: object, library: MemoryLibrary) -> None:
+    """Unload `library` when `owner` goes, but not at the end of the process: a thread may be in it then. One that is
+    kept loaded stays."""
+    weakref.finalize(owner, _unload, library._handle, library.descriptor).atexit = False
 
-    Whoever detaches the finalizer that is returned keeps the library loaded.
-    """
-    unload = weakref.finalize(owner, _unload, library._handle, library.descriptor)
-    unload.atexit = False
-    return unload
+
+def keep_loaded(library: ctypes.CDLL) -> None:
+    """Never unload this one, also where its owner's making is interrupted."""
+    _kept.add(library._handle)
 
 
 def _unload(handle: int, descriptor: int) -> None:
-    dlclose(handle)
-    os.close(descriptor)  # not before: its path is the library's name
+    if handle in _kept:
+        return
+    try:
+        dlclose(handle)
+    finally:
+        os.close(descriptor)  # not before: its path is the library's name
 
 
 def _spelled(descriptor: int, number: int) -> str:
@@ -154,13 +161,15 @@ def load_library(data: bytes, isa: str) -> MemoryLibrary:
         for name, (result, arguments) in _FUNCTIONS.items():
             exported = getattr(library, name)  # which the library keeps
             exported.restype, exported.argtypes = result, arguments
-    except AttributeError as error:
+        for name, (result, arguments) in OPTIONAL_FUNCTIONS.items():
+            if hasattr(library, name):
+                exported = getattr(library, name)
+                exported.restype, exported.argtypes = result, arguments
+    except BaseException as error:
         _unload(library._handle, library.descriptor)
-        raise RunError(f"the artifact's {isa} program lacks {name}: build the artifact again") from error
-    for name, (result, arguments) in OPTIONAL_FUNCTIONS.items():
-        if hasattr(library, name):
-            exported = getattr(library, name)
-            exported.restype, exported.argtypes = result, arguments
+        if isinstance(error, AttributeError):
+            raise RunError(f"the artifact's {isa} program lacks {name}: build the artifact again") from error
+        raise
     return library
 
 
