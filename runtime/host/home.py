@@ -70,10 +70,13 @@ def nearest_existing(path: Path) -> tuple[Path, str]:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading; raises OSError for what is no regular file, which could block or have no end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    except BaseException:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+        raise
+    return open(descriptor, "rb")
 
 
 def make_folder(path: Path, mode: int) -> None:
