@@ -28,7 +28,7 @@ CPP = ("-x", "c++", "-std=gnu++17", "-fno-exceptions", "-fno-rtti", "-fno-strict
 # Instrumented, as for ThreadSanitizer; accesses that it thinks are seen by others anyway count here.
 WATCHED = (
     *CPP,
-    "-O2",
+    "-O1",
     "-fno-vectorize",
     "-fno-slp-vectorize",
     "-Wno-everything",

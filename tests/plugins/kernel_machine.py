@@ -1,6 +1,7 @@
 """Runs C kernels of an instruction set: natively where the machine has it, under qemu where it emulates it."""
 
 import ctypes
+import fcntl
 import mmap
 import platform
 import shutil
@@ -12,11 +13,12 @@ from typing import Protocol
 import numpy as np
 import pytest
 from bare_programs import bare_program
+from blake3 import blake3
 from long_runs import sample
 
 from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.linear import AnySpec
-from pyc.backends.cpu.kernels.translation_units import FLAGS, compile_unit, headers, unit_source, units_of
+from pyc.backends.cpu.kernels.translation_units import FLAGS, headers, unit_source, units_of
 from pyc.backends.cpu.toolchain.objects import CachedObjects
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.files.cache import Cache
@@ -29,7 +31,7 @@ EMULATE = {"avx-vnni": "#define PYC_EMULATE_VNNI 1\n", "amx-bf16": "#define PYC_
 
 KERNEL_ISAS = sample(ISAS, "x86-64-v3", "avx512-vnni", "amx-bf16", "armv8-dotprod")
 """Instruction sets of kernels that take long to compile: the others have some of the same instructions, and each run
-has whole programs of those that this CPU runs (tests/reference/test_isas.py)."""
+has whole programs of those that this CPU runs (tests/reference/test_isas.py), and of aarch64 (test_aarch64.py)."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -92,15 +94,24 @@ class Machine:
 
 def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> tuple[bytes, ...]:
     """The objects of a library for `isa` with the kernels `specs`."""
-    objects = CachedObjects(toolchain, Cache(cache_directory()))
-    return tuple(compile_unit(unit, objects) for unit in units_of(specs, isa))
+    return tuple(_compiled_once(unit_source(unit), unit.isa, toolchain) for unit in units_of(specs, isa))
 
 
 def emulated_kernels(specs: tuple[AnySpec, ...], isa: Isa, cpu: Isa, toolchain: Toolchain) -> tuple[bytes, ...]:
     """The same for a CPU that has `cpu`: in units of its own, what `isa` has more is emulated."""
     sources = ((EMULATE[isa.name] if unit.isa == isa else "") + unit_source(unit) for unit in units_of(specs, isa))
-    objects = CachedObjects(toolchain, Cache(cache_directory()))
-    return tuple(objects.compile_object(source, cpu, headers(), FLAGS) for source in sources)
+    return tuple(_compiled_once(source, cpu, toolchain) for source in sources)
+
+
+def _compiled_once(source: str, isa: Isa, toolchain: Toolchain) -> bytes:
+    """The object of `source`, once a run: instruction sets share units, and a worker waits for another that compiles
+    the same."""
+    folder = cache_directory()
+    assert folder is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{blake3(f'{isa.name} {source}'.encode()).hexdigest()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return CachedObjects(toolchain, Cache(folder)).compile_object(source, isa, headers(), FLAGS)
 
 
 def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:

@@ -1,4 +1,4 @@
-"""Kernels of the tile unit (AMX) against float64: on the CPU's tiles where it has them, and on emulated ones.
+"""Kernels of the tile unit (AMX) against float64: on the CPU's tiles where it has them, else on emulated ones.
 
 Emulated tiles need AVX-512 beside them, as the kernels use both. What is exact for one row is in test_kernels and
 test_attention, which run on every instruction set.
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernel_machine import compile_kernels, emulated_kernels
+from long_runs import IS_LONG
 
 from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.attention import AttentionSpec, CacheSpec
@@ -106,7 +107,10 @@ class Library:
         return room
 
 
-@pytest.fixture(scope="module", params=["emulated", "amx"])
+HAS_TILES = set(TILES.features) <= cpu_features() and allow_tiles()
+
+
+@pytest.fixture(scope="module", params=["amx"] if HAS_TILES and not IS_LONG else ["emulated", "amx"])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     toolchain = Toolchain(cache_directory())
     candidates = (ISAS["avx512-bf16"], ISAS["avx512-vnni"])
@@ -117,7 +121,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         isa, compiled = best, emulated_kernels(KERNELS, TILES, best, toolchain)
     else:
         isa, compiled = TILES, compile_kernels(KERNELS, TILES, toolchain)
-        if not set(TILES.features) <= cpu_features() or not allow_tiles():
+        if not HAS_TILES:
             pytest.skip("compiled, not run: this CPU has no tiles")
     path = tmp_path_factory.mktemp(request.param) / "kernels.so"
     path.write_bytes(toolchain.link_shared(compiled, isa, path.name))

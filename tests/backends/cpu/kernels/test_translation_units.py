@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from long_runs import sample
 
 from pyc.backends.cpu.constants import FOLDED_TOKENS, TILE_TOKENS
 from pyc.backends.cpu.isa import ISAS
@@ -55,7 +56,10 @@ def test_instruction_sets_share_units():
         assert units_of(MATMULS + OTHERS, ISAS[name])[index] == units_of(MATMULS + OTHERS, ISAS[other])[index]
 
 
-@pytest.mark.parametrize(("name", "index"), [(name, index) for name, index, _ in SHARING if name != "amx-bf16"])
+SHARED = [(name, index) for name, index, _ in SHARING if name != "amx-bf16"]
+
+
+@pytest.mark.parametrize(("name", "index"), sample(SHARED, ("avx512-bf16", 0)))
 def test_what_is_shared_is_the_same_code(name, index):
     """Compiled for either, down to the byte."""
     unit = units_of(MATMULS + OTHERS, ISAS[name])[index]
