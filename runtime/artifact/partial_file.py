@@ -5,6 +5,7 @@
 No record is kept of what is there: who goes on hashes each chunk where it should lie and fetches those that are wrong,
 so it makes no difference how the last try ended, or of which version of the artifact it was. One process at a time: it
 holds a lock on the file. One that is not this user's own is never written into: its owner could change the artifact.
+Nor is one of this user's that others may write to: a copy takes its place, which nobody else has open.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.output_file import OutputFile
-from pyc.runtime.host.own_files import why_not_own
+from pyc.runtime.host.own_files import has_this_owner, why_not_own
 from pyc.runtime.host.signal_handlers import unless_signalled
+from pyc.runtime.host.temporary_files import create_locked, sweep, temporary_path
 from pyc.runtime.host.umask import current_umask
 
 READ_BYTES = 1 << 20
@@ -89,11 +91,7 @@ def _locked(part: Path) -> int:
         if descriptor is None:
             continue
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ArtifactError(f"{part}: another process is fetching into it; wait for it") from error
-            except OSError:  # a file system without locks
+            if not _lock(descriptor, part):
                 return descriptor
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), part.lstat()):
@@ -112,7 +110,11 @@ def _opened(part: Path) -> int | None:
     except FileExistsError:
         pass
     try:
-        _require_own(part.lstat(), part)  # whose it is explains why it cannot be opened
+        found = part.lstat()
+        if why_not_own(found, part) and has_this_owner(found, part):
+            _renew(part)
+            found = part.lstat()
+        _require_own(found, part)  # whose it is explains why it cannot be opened
         descriptor = os.open(part, flags)
     except FileNotFoundError:
         return None
@@ -122,6 +124,65 @@ def _opened(part: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _renew(part: Path) -> None:
+    """Put a copy in place of a partial file that others may have open; an empty file where there is no space for it.
+
+    Raises ArtifactError where another process fetches into it, and OSError.
+    """
+    names: list[Path] = []
+
+    def named() -> Path:
+        names.append(temporary_path(part))
+        return names[-1]
+
+    sweep(part)
+    source = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        _lock(source, part)
+        copy = create_locked(named, os.O_RDWR)
+        try:
+            _copy(source, copy)
+            names[-1].replace(part)
+        except BaseException:
+            names[-1].unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(copy)
+    finally:
+        os.close(source)
+
+
+def _copy(source: int, target: int) -> None:
+    size_bytes = os.fstat(source).st_size
+    try:
+        os.ftruncate(target, size_bytes)
+        at = 0
+        while at < size_bytes:
+            at = os.lseek(source, at, os.SEEK_DATA)
+            end = os.lseek(source, at, os.SEEK_HOLE)
+            while at < end and (piece := os.pread(source, min(READ_BYTES, end - at), at)):
+                _write(target, at, memoryview(piece))
+                at += len(piece)
+    except unless_signalled(OSError) as error:
+        if error.errno == errno.ENXIO:  # there is no data behind it
+            return
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.ftruncate(target, 0)
+
+
+def _lock(descriptor: int, part: Path) -> bool:
+    """Whether the lock was taken: not on a file system without locks. Raises ArtifactError where another process has
+    it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ArtifactError(f"{part}: another process is fetching into it; wait for it") from error
+    except OSError:
+        return False
+    return True
 
 
 def _require_own(found: os.stat_result, part: Path) -> None:

@@ -36,6 +36,15 @@ def why_not_own(found: os.stat_result, path: Path) -> str | None:
     return f"can be written by others (mode {stat.S_IMODE(found.st_mode):o})"
 
 
+def has_this_owner(found: os.stat_result, path: Path) -> bool:
+    """Whether the file that was found at `path` is a regular one of this user, be it that others may write to it, or
+    that it has other names."""
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    new = None if found.st_uid == os.geteuid() else _new_file(path)
+    return found.st_uid == (os.geteuid() if new is None else new.st_uid)
+
+
 def _new_file(path: Path) -> os.stat_result | None:
     """What a file is that this user makes beside `path`, for nobody else; None where none can be made."""
     temporary = temporary_path(path)
