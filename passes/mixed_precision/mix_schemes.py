@@ -28,13 +28,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from msgspec.structs import replace
-
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
-from pyc.compiler.recipe.types import Quantize
 from pyc.compiler.scheme_choice import Choice, Option, choose, fewest, loss_of, path, size_of, smallest
 from pyc.compiler.schemes import Scheme
 from pyc.passes.adapters.check_adapters import checking_effects
@@ -109,7 +106,8 @@ class _Mixer:
         self._problem, self._report, self._context = found, report, context
         files, cache = context.files, context.cache
         ingested = found.ingested
-        passes = pipeline(replace(ingested.recipe, quantize=Quantize()), ingested.adapters)
+        likely = found.resolved(smallest(found.options()))  # a norm's gain is rounded with the matrix that it goes into
+        passes = pipeline(likely, ingested.adapters)
         module = run_passes(ingested.module, passes[:-1], observe=checking_effects(ingested.adapters, files))
         module = compute_prefix(module, ingested.adapters, files)
         self._module = module

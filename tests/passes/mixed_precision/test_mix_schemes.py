@@ -5,9 +5,11 @@ import os
 import platform
 import shutil
 
+import ml_dtypes
 import numpy as np
 import pytest
 from built_models import target_of
+from safetensors.numpy import load_file, save_file
 
 from pyc.backends.cpu.isa import ISAS
 from pyc.compiler.files.cache import Cache
@@ -80,6 +82,23 @@ def meter_of(document, files, given):
     taken = Ingested(recipe, ingest_recipe(recipe, files, None, {}).module, ())
     module = mixing.run_passes(taken.module, mixing.pipeline(recipe, ())[:-1])
     return SchemeMeter(module, given, files, Cache(None), 2, lambda runs: None)
+
+
+@pytest.mark.parametrize("goal", [{"bits_per_weight": 6}, {"bits_per_weight": 6, "algorithm": "gptq"}])
+def test_gains_are_rounded_with_their_matrices_whatever_a_checkpoint_is_stored_as(goal, tiny_copy, document):
+    """The same numbers in bf16 and in f32: a build multiplies a norm's gain into a matrix before it rounds it."""
+    path = tiny_copy("llama", dtype="bfloat16", **SIZES)
+    tensors = load_file(path / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith("norm.weight"):
+            tensor *= 2.0 ** (np.arange(len(tensor)) % 4)
+    save_file({name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in tensors.items()}, path / "model.safetensors")
+    short, _ = mixture_of(document(path, **goal))
+    exact = {name: tensor.astype(ml_dtypes.bfloat16).astype(np.float32) for name, tensor in tensors.items()}
+    save_file(exact, path / "model.safetensors")
+    long, _ = mixture_of(document(path, **goal))
+    assert short.measured == pytest.approx(long.measured, rel=1e-3)
+    assert short.recipe.quantize.overrides == long.recipe.quantize.overrides
 
 
 DOWN, OUT = "model.layers.1.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.weight"
