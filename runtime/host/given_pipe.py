@@ -3,13 +3,14 @@ its name in a folder (mkfifo)."""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import select
 import stat
 import time
 from pathlib import Path
+
+from pyc.runtime.errors import ArtifactError
 
 _REMEDY = "let the shell make one, as <(...) does"
 SECONDS = 120
@@ -18,36 +19,44 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})|/dev/stdin")
 _OUTPUTS = (1, 2)
 
 
-def read_given_pipe(path: Path, limit: int, *, is_given: bool = False) -> bytes | None:
+def read_given_pipe(path: Path, limit: int, *, is_given: bool = False, forbidden: int = 0o022) -> bytes | None:
     """Return what the pipe holds until its end, or more than `limit` bytes of it; None where the path names none.
 
     With `is_given` the user names the path, so a pipe that lies in a folder is meant, and not whatever somebody put in
-    the place of a file. It has to be the user's or root's, and nobody else may write to it.
+    the place of a file. It has to be the user's or root's. `forbidden` are the bits that no pipe's mode may have, which
+    is asked of what was opened: its name may be gone, or be another file's, when it has been read.
 
-    Raises OSError, TimeoutError where it takes more than SECONDS.
+    Raises ArtifactError for a pipe that is refused, OSError, TimeoutError where it takes more than SECONDS.
     """
     found = _DESCRIPTOR.fullmatch(str(path))
     if found is not None:
         descriptor = int(found[1] or 0)
-        is_pipe = descriptor not in _OUTPUTS and stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-        return _read(descriptor, limit) if is_pipe else None
+        if descriptor in _OUTPUTS or not stat.S_ISFIFO(mode := os.fstat(descriptor).st_mode):
+            return None
+        _require_mode(path, mode, forbidden)
+        return _read(descriptor, limit)
     if not is_given or not stat.S_ISFIFO(os.stat(path).st_mode):
         return None
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     try:
-        _require_private(os.fstat(descriptor))
+        status = os.fstat(descriptor)
+        if not stat.S_ISFIFO(status.st_mode):  # a file took its place
+            return None
+        if status.st_uid not in (0, os.geteuid()):
+            raise ArtifactError(f"{path}: refused: a pipe of user {status.st_uid}; {_REMEDY}")
+        _require_mode(path, status.st_mode, forbidden)
         return _read(descriptor, limit)
     finally:
         os.close(descriptor)
 
 
-def _require_private(status: os.stat_result) -> None:
-    """Raise PermissionError for a pipe through which another user could say anything."""
-    if status.st_uid not in (0, os.geteuid()):
-        raise PermissionError(errno.EACCES, f"a pipe of user {status.st_uid}; {_REMEDY}")
-    if status.st_mode & 0o022:
-        mode = f"{stat.S_IMODE(status.st_mode):o}"
-        raise PermissionError(errno.EACCES, f"a pipe that others may write to (mode {mode}); {_REMEDY}")
+def _require_mode(path: Path, mode: int, forbidden: int) -> None:
+    """Raise ArtifactError for a pipe through which another user could say anything, or read what is secret."""
+    if mode & forbidden:
+        what = "read or write to" if forbidden & 0o044 else "write to"
+        raise ArtifactError(
+            f"{path}: refused: a pipe that others may {what} (mode {stat.S_IMODE(mode):o}); {_REMEDY}"
+        )
 
 
 def _read(descriptor: int, limit: int) -> bytes:

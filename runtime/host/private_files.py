@@ -40,36 +40,13 @@ def _require_private(*places: tuple[Path, int], what: str) -> None:
         _refuse_writable(place, status.st_mode, forbidden, what)
 
 
-def require_unwritable(path: Path, what: str) -> None:
-    """Raise ArtifactError where the mode of a file, or of a pipe, lets others write to it, and so do `what` in the
-    user's name.
+def require_unwritable(path: Path, mode: int, what: str) -> None:
+    """Raise ArtifactError where the mode of a file, of its open descriptor, lets others write to it, and so do `what`
+    in the user's name.
 
     For a file that the user names, wherever it lies and whosever it is: one that a container mounts, say.
     """
-    mode = _mode_of(path)
-    _refuse_writable_pipe(path, mode, what)
-    if stat.S_ISREG(mode):
-        _refuse_writable(path, mode, 0o022, what)
-
-
-def require_unwritable_pipe(path: Path, what: str) -> None:
-    """Raise ArtifactError where a path is a pipe that others may write to, as `require_unwritable` for files."""
-    _refuse_writable_pipe(path, _mode_of(path), what)
-
-
-def _mode_of(path: Path) -> int:
-    try:
-        return path.stat().st_mode
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _refuse_writable_pipe(path: Path, mode: int, what: str) -> None:
-    if stat.S_ISFIFO(mode) and mode & 0o022:
-        raise ArtifactError(
-            f"{path}: a pipe that others may write to (mode {stat.S_IMODE(mode):o}), and so {what} in your name; "
-            "let the shell make one, as <(...) does"
-        )
+    _refuse_writable(path, mode, 0o022, what)
 
 
 def _refuse_writable(place: Path, mode: int, forbidden: int, what: str) -> None:

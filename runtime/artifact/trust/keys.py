@@ -185,12 +185,7 @@ def read_signing_key(path: Path, *, is_given: bool = False) -> SigningKey:
     Its comment is the file's name, as a name of a key where a public line could not say it.
     """
     try:
-        if (given := read_given_pipe(path, MAX_KEY_FILE_BYTES, is_given=is_given)) is not None:
-            if (mode := stat.S_IMODE(os.stat(path).st_mode)) & 0o077:
-                raise ArtifactError(
-                    f"{path}: private key from a pipe that others may read or write to (mode {mode:o}); let the "
-                    "shell make one, as <(...) does"
-                )
+        if (given := read_given_pipe(path, MAX_KEY_FILE_BYTES, is_given=is_given, forbidden=0o077)) is not None:
             return parse_signing_key(given.decode("ascii", "replace"), str(path), "pipe")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         try:
@@ -261,15 +256,23 @@ def _refuse_public(text: str, where: str) -> None:
 
 def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES, *, is_given: bool = False) -> str:
     """The text of at most `limit` bytes of a regular file, or of a pipe that the command line names (with `is_given`:
-    be it by a name in a folder). Raises ArtifactError, naming it."""
+    be it by a name in a folder) and nobody else may write to. Raises ArtifactError, naming it."""
+    return read_text_and_mode(path, limit, is_given=is_given)[0]
+
+
+def read_text_and_mode(path: Path, limit: int, *, is_given: bool = False) -> tuple[str, int]:
+    """What `read_small_text` returns, and the permission bits of the file that it was read from; those of a pipe, which
+    has been asked, are 0."""
     try:
+        mode = 0
         data = read_given_pipe(path, limit, is_given=is_given)
         if data is None:
             with open_regular(path) as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 data = file.read(limit + 1)
         if len(data) > limit:
             raise ArtifactError(f"{path}: more than {limit} bytes, which no such file has")
-        return data.decode()
+        return data.decode(), mode
     except unless_signalled(OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ArtifactError(f"{path}: cannot be read: {reason}") from error

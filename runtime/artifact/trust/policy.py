@@ -34,12 +34,12 @@ from pyc.runtime.artifact.trust.keys import (
     PublicKey,
     is_private_key,
     parse_public_key,
-    read_small_text,
+    read_text_and_mode,
 )
 from pyc.runtime.artifact.trust.subjects import PREFIX, is_bare_digest, listed_subject
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
-from pyc.runtime.host.private_files import require_private, require_unwritable, require_unwritable_pipe
+from pyc.runtime.host.private_files import require_private, require_unwritable
 from pyc.runtime.host.recursion import refuse_deep_caller
 
 logger = logging.getLogger(__name__)
@@ -157,19 +157,20 @@ def _trust_of(text: str) -> Policy:
         return policy_of_key(parse_public_key(text))
     if not os.path.lexists(text):
         raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
-    require_unwritable_pipe(Path(text), "change what is trusted")
-    content = read_small_text(Path(text), MAX_FILE_BYTES, is_given=True).removeprefix(BYTE_ORDER_MARK)
+    content, mode = read_text_and_mode(Path(text), MAX_FILE_BYTES, is_given=True)
+    content = content.removeprefix(BYTE_ORDER_MARK)
     if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
-    require_unwritable(Path(text), "change what is trusted")
+    require_unwritable(Path(text), mode, "change what is trusted")
     return parse_policy(content, text)
 
 
 def read_policy(path: Path) -> Policy:
     """Read a policy's file. Raises ArtifactError, which says what is wrong with it, be it that others may write to it.
     """
-    require_unwritable(path, "change what is trusted")
-    return parse_policy(read_small_text(path, MAX_FILE_BYTES), str(path))
+    text, mode = read_text_and_mode(path, MAX_FILE_BYTES)
+    require_unwritable(path, mode, "change what is trusted")
+    return parse_policy(text, str(path))
 
 
 def parse_policy(text: str, where: str) -> Policy:

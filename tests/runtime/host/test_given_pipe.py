@@ -120,10 +120,10 @@ def test_a_pipe_in_a_folder_that_the_user_names(written_when_open, monkeypatch: 
     for content in (public, f'keys = ["{public}"]\n'):
         assert trust_of(str(written_when_open(content.encode(), 0o644))).keys == trust_of(public).keys
     assert public_key_of(str(written_when_open(public.encode(), 0o644))).raw == chosen.key.public.raw
-    with pytest.raises(ArtifactError, match=r"private key from a pipe that others may read or write to \(mode 640\)"):
+    with pytest.raises(ArtifactError, match=r"/key: refused: a pipe that others may read or write to \(mode 640\)"):
         choose_key(file=written_when_open(text.encode(), 0o640))
     for mode in (0o622, 0o620, 0o602):
-        with pytest.raises(ArtifactError, match=rf"/key: cannot be read: a pipe that others may .*{mode:o}\)"):
+        with pytest.raises(ArtifactError, match=rf"/key: refused: a pipe that others may write to .mode {mode:o}\)"):
             read_small_text(written_when_open(text.encode(), mode), is_given=True)
     path, owner = written_when_open(text.encode(), 0o600), os.geteuid()
     if owner == 0:  # whom everybody believes
@@ -132,6 +132,59 @@ def test_a_pipe_in_a_folder_that_the_user_names(written_when_open, monkeypatch: 
         monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(ArtifactError, match=f"a pipe of user {owner}; let the shell make one"):
         read_small_text(path, is_given=True)
+
+
+def test_a_pipe_whose_name_is_gone_when_it_is_read(written_when_open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sh -c 'gpg -d release.gpg > pipe; rm pipe' &`; what takes the name meanwhile says nothing of what was read."""
+    text = new_key_text()
+    public = choose_key(file=written_when_open(text.encode(), 0o600)).key.public.text()
+    removed: list[Path] = []
+
+    def unnamed(content: str, mode: int, *, is_replaced: bool) -> Path:
+        path = written_when_open(content.encode(), mode)
+        read = os.read
+
+        def read_then_remove(descriptor: int, size: int) -> bytes:
+            monkeypatch.setattr(os, "read", read)
+            path.unlink()
+            removed.append(path)
+            if is_replaced:
+                path.touch()
+                path.chmod(0o666)
+            return read(descriptor, size)
+
+        monkeypatch.setattr(os, "read", read_then_remove)
+        return path
+
+    for is_replaced in (False, True):
+        path = unnamed(text, 0o600, is_replaced=is_replaced)
+        assert read_signing_key(path, is_given=True).public.text() == public
+        for content in (public, f'keys = ["{public}"]\n'):
+            path = unnamed(content, 0o644, is_replaced=is_replaced)
+            assert trust_of(str(path)).keys == trust_of(public).keys
+    assert len(removed) == 6
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_file_in_a_pipes_place(private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read as a file, by the rules for one."""
+    path, text = tmp_path / "key", new_key_text()
+    os.mkfifo(path, 0o600)
+    opened = os.open
+
+    def replace_then_open(*given, **named) -> int:
+        monkeypatch.setattr(os, "open", opened)
+        path.unlink()
+        path.write_text(text)
+        path.chmod(0o644)
+        return opened(*given, **named)
+
+    monkeypatch.setattr(os, "open", replace_then_open)
+    if private:
+        with pytest.raises(ArtifactError, match=r"private key that others may read \(mode 644\)"):
+            read_signing_key(path, is_given=True)
+    else:
+        assert read_small_text(path, is_given=True) == text
 
 
 def test_a_pipe_in_a_folder_that_nobody_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +223,9 @@ def test_a_named_pipe_that_others_may_write_to_is_not_believed(named_pipe, mode:
     for text in (policy, public):
         assert trust_of(str(named_pipe(text.encode(), 0o644))).keys == trust_of(public).keys
     for text in (policy, public):
-        with pytest.raises(TrustError, match=rf"others may write to \(mode {mode:o}\), and so change what is trusted"):
+        with pytest.raises(TrustError, match=rf"refused: a pipe that others may write to \(mode {mode:o}\)"):
             trust_of(str(named_pipe(text.encode(), mode)))
-    said = rf"private key from a pipe that others may read or write to \(mode {mode:o}\)"
+    said = rf"refused: a pipe that others may read or write to \(mode {mode:o}\)"
     with pytest.raises(ArtifactError, match=said):
         read_signing_key(named_pipe(key.encode(), mode))
 

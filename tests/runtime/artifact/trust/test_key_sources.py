@@ -194,7 +194,7 @@ def test_files_that_hold_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "pipe").chmod(0o622)  # one that only this user writes to is waited for
     cases = {
         "open": r"may read \(mode 644\); run: chmod 600 '.*', or give its text in PYC_S.* \(\$PYC_SIGNING_KEY_FILE\)",
-        "pipe": "a pipe that others may write to",
+        "pipe": "refused: a pipe that others may read or write to",
         ".": "not a regular file",
         "nowhere": "cannot be read: No such file",
     }
