@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -119,11 +120,33 @@ def test_scripts_are_plain_shell(pyc, make_local_artifact, wheels, tmp_path):
         assert subprocess.run(["sh", "-n", script], check=False).returncode == 0
 
 
+def documented_blocks() -> list[str]:
+    """The unit of docs/deploy.md, and the lines that a service which stays has in place of some of it."""
+    text = Path(__file__).parents[3].joinpath("docs/deploy.md").read_text()
+    return re.findall(r"^```ini\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("kind", ["oneshot", "exec"])
+def test_systemd_accepts_the_documented_units(kind, tmp_path):
+    unit, lines = documented_blocks()
+    if kind == "exec":
+        left_out = {"ConditionPathExists", "StandardOutput", "PrivateNetwork"}
+        left_out |= {line.partition("=")[0] for line in lines.split("\n")}
+        unit = "\n".join(line for line in unit.split("\n") if line.partition("=")[0] not in left_out - {""}) + lines
+    assert f"Type={kind}\n" in unit
+    path = tmp_path / "pyc-documented.service"
+    path.write_text(re.sub(r"/opt/pyc/bin/\w+", "/bin/true", unit))  # which is there
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and path.name not in done.stderr, done.stderr
+
+
 def test_the_unit_does_not_try_again_what_stays_as_it_is(pyc, make_local_artifact, wheels, tmp_path):
     """systemd looks at the exit codes of ExecStart= alone. 69: nothing is installed; 73: something else is there."""
     assert pyc("bundle", make_local_artifact(), "-o", tmp_path / "made", "--wheels", wheels)[0] == 0
-    documented = Path(__file__).parents[3].joinpath("docs/deploy.md").read_text()
-    for unit in ((tmp_path / "made" / "pyc.service").read_text(), documented):
+    for unit in ((tmp_path / "made" / "pyc.service").read_text(), documented_blocks()[0]):
         settings = re.findall("^(ExecStart.*|RestartPreventExitStatus)=(.*)$", unit, re.MULTILINE)
         assert [name for name, _ in settings if name.startswith("ExecStart")] == ["ExecStart"] * 2
         assert {"8", "9", "10", "11", "12", "15", "69"} <= set(dict(settings)["RestartPreventExitStatus"].split())
