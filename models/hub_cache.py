@@ -29,6 +29,7 @@ _HUB_URL = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """A page of a model on the hub, with or without its scheme; one that became a path has lost a slash."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://", re.ASCII)
 _OTHER_PAGES = {"api", "blog", "collections", "datasets", "docs", "join", "models", "papers", "spaces", "tasks"}
 """What stands in a URL of the hub where a model's owner would."""
 MAX_LABEL = 4096
@@ -82,6 +83,11 @@ def instead_of_url(reference: str) -> str:
     return f"this is a URL; write {name} --download (of pyc init, build and attach)"
 
 
+def _other_url(reference: str) -> str:
+    """Return what to write in place of a URL of any other kind; nothing where `reference` is none."""
+    return "this is a URL; give a checkpoint's folder, or org/name of a model" if _URL.match(reference) else ""
+
+
 def hub_name(reference: str) -> str:
     """Return NAME of "org/NAME@revision"."""
     return reference.partition("@")[0].rpartition("/")[2]
@@ -116,7 +122,7 @@ def _find(reference: str, base_dir: Path, files: SourceFiles, error: type[PycErr
         )
     found = hub_id_of(reference)
     if found is None:
-        raise error(f"{reference}: {instead_of_url(reference) or 'no such directory'}")
+        raise error(f"{reference}: {instead_of_url(reference) or _other_url(reference) or 'no such directory'}")
     return _snapshot(*found, reference, files, error)
 
 

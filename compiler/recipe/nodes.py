@@ -44,7 +44,8 @@ def read_node(path: Path) -> Node:
             raise RecipeError(f"{path}: {advice}")
     except FileNotFoundError as error:
         if match := _url.fullmatch(str(path)):
-            url = f"{match['scheme']}://{match['rest']}"
+            slashes = "///" if match["scheme"].lower() == "file" else "//"  # with no host, as it is written for files
+            url = f"{match['scheme']}:{slashes}{match['rest']}"
             raise RecipeError(f"{url}: a URL, and nothing is built from one; {_INSTEAD}") from error
         raise RecipeError(f"{path}: no such file; `pyc init CHECKPOINT` writes a recipe") from error
     except IsADirectoryError as error:

@@ -157,7 +157,8 @@ def _beside(opened: Artifact) -> str:
         return text
     inside = None if opened.signature is None else opened.signature.public_key
     revoked = [each for each in signers if each.key.raw != inside and (each.refusal or "").startswith(REVOKED)]
-    return text + "".join(f", of which {each.key.fingerprint} {each.refusal}" for each in revoked)
+    said = "; ".join(f"{each.key.fingerprint} {each.refusal}" for each in revoked)
+    return f"{text}, of which {said}" if said else text
 
 
 def _verdict(opened: Artifact) -> str:

@@ -117,6 +117,7 @@ HUB_REFUSALS = {
     "org/name@v2": "has no revision 'v2' of this model; pyc init, build and attach fetch it with --download",
     "org/name@" + "f" * 40: "the cache has no snapshot ffff",
     "../org/name": "no such directory",
+    "s3://b/x": "this is a URL; give a checkpoint's folder, or org/name of a model",
     "org/name@../../refs/main": "no such directory",
     "https://huggingface.co/org/name": "this is a URL; write org/name --download",
     "": "is not a path or hub id",

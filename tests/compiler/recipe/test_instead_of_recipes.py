@@ -37,7 +37,7 @@ def test_of_a_trainers_folder_the_last_checkpoint_is_offered(config: str, tmp_pa
         read_node(tmp_path)
 
 
-@pytest.mark.parametrize("url", ["ollama://x", "hf://Qwen/Qwen3-0.6B", "https://example.org/model.yaml"])
+@pytest.mark.parametrize("url", ["ollama://x", "file:///tmp/x", "hf://Qwen/Qwen3-0.6B", "https://example.org/model.yaml"])
 def test_a_url_is_named_as_it_was_written(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match=f"^{re.escape(url)}: a URL, and nothing is built from one; give a checkp"):

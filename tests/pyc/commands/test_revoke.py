@@ -121,3 +121,14 @@ def test_a_key_that_the_policy_revokes_is_named_though_no_key_list_has_it(pyc, m
     assert out.splitlines()[1:] == [
         f"  signed by key {stolen} as well, which is revoked by {policy}; it counts for nothing"
     ]
+
+
+def test_inspect_names_two_revoked_signatures_in_one_clause(pyc, make_artifact, key_home):
+    artifact = make_artifact(signed=False)
+    for name in ("qa", "old"):
+        key = parse_public_key(pyc("keygen", "--name", name)[1].strip())
+        pyc("trust", "add", key.text())
+        pyc("sign", artifact, "--name", name)
+        pyc("trust", "revoke", key.fingerprint)
+    shown = " ".join(pyc("inspect", artifact)[1].split())
+    assert shown.count("of which") == 1 and shown.count("was revoked on") == 2
