@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -318,3 +319,12 @@ def test_names_of_folders_and_of_tars(pyc, make_local_artifact, tmp_path):
         assert pyc("bundle", artifact, "-o", tmp_path / name, "--no-wheels", "--format", "tar")[0] == 0
         with tarfile.open(tmp_path / name) as archive:
             assert {member.partition("/")[0] for member in archive.getnames()} == {root}
+
+
+@pytest.mark.parametrize("name", ["plain", "it's a model", 'two "words" $HOME'])
+def test_a_command_that_is_named_can_be_pasted(name, pyc, make_local_artifact, wheels, tmp_path):
+    assert pyc("bundle", make_local_artifact(), "-o", tmp_path / name, "--wheels", wheels)[0] == 0
+    done = run(tmp_path / name / "health.sh", PYC_VENV=str(tmp_path / "none"))
+    assert done.returncode == 69
+    words = shlex.split(done.stderr.partition("; run ")[2])
+    assert words == ["sh", str(tmp_path / name / "install.sh")]
