@@ -138,7 +138,7 @@ class CpuBackend:
         the C kernels while TVM works, once where instruction sets have the same code (`translation_units`). Those that
         are one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
         """
-        toolchain, objects = self._toolchain, self._objects
+        toolchain, compiler = self._toolchain, self._objects
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
@@ -149,16 +149,16 @@ class CpuBackend:
         hosts: dict[_Part, bytes] = {}
         try:
             compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
-            kernels = {unit: Awaited(pool, partial(compile_unit, unit, objects)) for unit in compiled}
+            kernels = {unit: Awaited(pool, partial(compile_unit, unit, compiler)) for unit in compiled}
             lists = {
                 (arch, strategy): Awaited(
-                    pool, partial(compile_calls, variant.functions, KERNEL_PREFIX, arch, objects)
+                    pool, partial(compile_calls, variant.functions, KERNEL_PREFIX, arch, compiler)
                 )
                 for strategy, variant in builder.variants.items()
                 for arch in sorted({isa.arch for isa in targets if isa.gemm_strategy == strategy})
             }
             archs = sorted({isa.arch for isa in targets})
-            thread_pools = {arch: Awaited(pool, partial(compile_thread_pool, arch, objects)) for arch in archs}
+            thread_pools = {arch: Awaited(pool, partial(compile_thread_pool, arch, compiler)) for arch in archs}
             descriptions = {
                 isa: Awaited(pool, partial(compile_description, _described(module, isa, functions), isa, toolchain))
                 for isa in targets
