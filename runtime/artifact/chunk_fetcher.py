@@ -86,7 +86,8 @@ class ChunkFetcher:
         self._left = len(self._queue)
         self._within = 0  # bytes of the queue's first chunk that have been given out
         self._piece_bytes = LEAST_PIECE_BYTES
-        self._state = threading.Condition(threading.Lock())
+        self._state = threading.Lock()
+        self._waiting: list[threading.Lock] = []  # each held by who waits for news, until it is told
         self._done: set[int] = set()
         self._decoding = threading.Semaphore(DECODERS)
         self._error: BaseException | None = None
@@ -118,13 +119,16 @@ class ChunkFetcher:
             raise RunError("this process was forked while weights were being fetched; load the artifact in the child")
         if not self._threads:
             self._work()
-        with self._state:
-            while not (self.is_complete if numbers is None else self._done.issuperset(numbers)):
+        while True:
+            with self._state:
+                if self.is_complete if numbers is None else self._done.issuperset(numbers):
+                    break
                 if self._error is not None:
                     raise self._error
                 if self._is_stopped:
                     raise ArtifactError("fetching was ended before all was there: the model was closed")
-                self._state.wait()
+                news = self._news()
+            news.acquire()
         if numbers is None:
             self._join()
 
@@ -134,11 +138,27 @@ class ChunkFetcher:
             return
         with self._state:
             self._is_stopped = True
-            self._state.notify_all()
+            self._tell()
         self._source.close()
         self._join()
 
     # --- threads
+
+    def _news(self) -> threading.Lock:
+        """A lock that `_tell` releases; `_state` is held. Locks alone, no Condition: that runs Python code between
+        taking its lock and being entered, and an exception of a signal's handler there leaves it locked for ever."""
+        news = threading.Lock()
+        news.acquire()
+        self._waiting.append(news)
+        return news
+
+    def _tell(self) -> None:
+        """Wake who waits for news; `_state` is held."""
+        while self._waiting:
+            news = self._waiting[-1]  # until it is told: an exception may strike between any two lines
+            if news.locked():
+                news.release()
+            self._waiting.pop()
 
     def _join(self) -> None:
         for thread in self._threads:
@@ -156,12 +176,12 @@ class ChunkFetcher:
             with self._state:
                 if self._error is None:
                     self._error = error
-                self._state.notify_all()
+                self._tell()
 
     def _next(self) -> _Piece | _Chunk | None:
         """What to do next: a piece, or a chunk that the cache has; None at the end, and after an error."""
-        with self._state:
-            while True:
+        while True:
+            with self._state:
                 if self._is_stopped or self._error is not None or self._left == 0:
                     return None
                 if self._again:
@@ -171,7 +191,8 @@ class ChunkFetcher:
                     if self._within == 0 and self._cache is not None and self._cache.has(self._chunks[first.number]):
                         return self._queue.popleft()
                     return self._piece()
-                self._state.wait()  # another thread may have to fetch one again
+                news = self._news()
+            news.acquire()  # another thread may have to fetch one again
 
     def _piece(self) -> _Piece:
         """The next bytes of the queue, as far as they lie together."""
@@ -284,7 +305,7 @@ class ChunkFetcher:
             self._done.add(coming.number)
             self._left -= 1
             self.done_bytes += chunk.stored_bytes
-            self._state.notify_all()
+            self._tell()
             self.progress(self.done_bytes, self.total_bytes)
 
     def _decode(self, coming: _Chunk, chunk: Chunk, stored: memoryview) -> None:
@@ -300,4 +321,4 @@ class ChunkFetcher:
     def _retry(self, coming: _Chunk) -> None:
         with self._state:
             self._again.append(coming)
-            self._state.notify_all()
+            self._tell()

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from pyc.runtime.errors import RunError
@@ -58,7 +59,7 @@ class WaitingCoroutines:
         self._stepping = forks.ForkSafeLock(FORK_PATIENCE_S)
         self._waiting: dict[Queued, list[_Waiter]] = {}  # in the order in which they came
         self._thread: threading.Thread | None = None
-        self._arrived = threading.Event()
+        self._arrived: SimpleQueue[None] = SimpleQueue()  # one for each that came since the thread looked
         self._served: deque[Queued] = deque()  # in the step that the thread is at
         forks.tell(self)
 
@@ -82,7 +83,7 @@ class WaitingCoroutines:
                 self._begin()
             if request.is_served:  # since before it had whom to tell
                 return
-            self._arrived.set()
+            self._arrived.put(None)
             await waiter.future
         finally:
             self._leave(request, waiter)
@@ -126,7 +127,9 @@ class WaitingCoroutines:
 
     def _run(self) -> None:
         while True:
-            self._arrived.clear()
+            with suppress(Empty):
+                while True:
+                    self._arrived.get_nowait()
             if found := self._first():
                 request, step = found
                 while self._stepping.is_wanted_by_a_fork:
@@ -138,8 +141,12 @@ class WaitingCoroutines:
                     self._wake(request, error)
                 while self._served:
                     self._wake(self._served.popleft())
-            elif not self._arrived.wait(LINGER_S) and self._is_over():
-                return
+            else:
+                try:
+                    self._arrived.get(timeout=LINGER_S)
+                except Empty:
+                    if self._is_over():
+                        return
 
     def _first(self) -> tuple[Queued, Step] | None:
         """The request that has been waited for longest, and its step.
@@ -165,7 +172,7 @@ class WaitingCoroutines:
 
     def after_fork(self) -> None:
         """In a child: the thread is gone, and so are those who ran event loops."""
-        self._waiting, self._thread, self._arrived, self._served = {}, None, threading.Event(), deque()
+        self._waiting, self._thread, self._arrived, self._served = {}, None, SimpleQueue(), deque()
 
 
 def _end(future: Future[None], error: BaseException | None) -> None:

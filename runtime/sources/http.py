@@ -6,6 +6,7 @@ If-Match and by what they say of themselves. What breaks off goes on at the byte
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
 import random
@@ -89,7 +90,8 @@ class HttpSource:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
-        self._ended = threading.Event()
+        self._is_ended = False
+        self._end = _held_lock()  # until the end; no Event, whose locks are left held where a signal's handler raises
         forks.tell(self)
         self._identity: Identity | None = None
         start = memoryview(bytearray(START_BYTES))
@@ -137,7 +139,9 @@ class HttpSource:
 
     def close(self) -> None:
         """End all connections."""
-        self._ended.set()
+        self._is_ended = True
+        with contextlib.suppress(RuntimeError):  # it was before
+            self._end.release()
         with self._lock:
             connections = [*self._idle, *self._busy]
             self._idle = []
@@ -148,8 +152,11 @@ class HttpSource:
         """In a child: connections are the parent's, and other threads' locks and waits are not there."""
         self._lock = threading.Lock()
         self._idle, self._busy = [], set()
-        if not self._ended.is_set():
-            self._ended = threading.Event()
+        if not self._has_ended():
+            self._end = _held_lock()
+
+    def _has_ended(self) -> bool:
+        return self._is_ended  # which other threads set meanwhile
 
     # --- one range
 
@@ -166,7 +173,7 @@ class HttpSource:
                 if filling.offset + filling.done == filling.stop:
                     return filling.done
             except unless_signalled(TryAgainError, AttributeError, ValueError, *_BROKEN) as error:
-                if self._ended.is_set():  # http.client meets its own response half closed
+                if self._has_ended():  # http.client meets its own response half closed
                     raise ArtifactError(f"{self}: already closed") from error
                 if isinstance(error, AttributeError | ValueError):
                     raise
@@ -176,7 +183,8 @@ class HttpSource:
                     answers.fail(self._target, error, failures)
                 asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
                 logger.info("%s: %s; trying again", self._target, answers.reason_of(error))
-                self._ended.wait(max(self._patience.wait_s(failures, random.random()), asked_s))
+                if self._end.acquire(timeout=max(self._patience.wait_s(failures, random.random()), asked_s)):
+                    self._end.release()  # for others that wait
 
     def _try(self, filling: _Filling) -> None:
         """Ask for what is left to fill and take what comes: a start of it, where the server gives no more at once.
@@ -256,22 +264,28 @@ class HttpSource:
                     return self._idle.pop(index)
             if address.scheme == "https" and self._context is None:
                 self._context = tls_context()
-        if self._ended.is_set():
+        if self._has_ended():
             raise ArtifactError(f"{self}: already closed")
         made = connect(address, self._context if address.scheme == "https" else None, self._patience)
         with self._lock:
             self._busy.add(made)
-        if self._ended.is_set():  # closed meanwhile
+        if self._has_ended():  # closed meanwhile
             made.close()
         return made
 
     def _give_back(self, connection: Connection, is_kept: bool) -> None:
         with self._lock:
             self._busy.discard(connection)
-            if is_kept and not self._ended.is_set():
+            if is_kept and not self._has_ended():
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def _held_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 class _Filling:

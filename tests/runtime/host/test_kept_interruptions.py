@@ -2,11 +2,15 @@
 
 import fcntl
 import os
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from interruptions import interrupted
 
+from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust import signature_file
 from pyc.runtime.host import unfinished
@@ -53,6 +57,24 @@ def test_a_folder_of_signatures_is_not_locked(tmp_path: Path) -> None:
             os.close(descriptor)
     assert moment > 20
     assert signature_file.read_signatures(artifact) == (record,)
+
+
+def test_who_ends_a_fetch_does_not_wait_for_a_lock() -> None:
+    """Condition and Event of the standard library take theirs in Python code, where a handler may raise behind it."""
+
+    def work() -> None:
+        nonlocal fetcher
+        fetcher = ChunkFetcher(source, (), 0, (), str)
+        fetcher._threads = [threading.current_thread()]  # another fetches
+        fetcher.wait()
+        fetcher.stop()
+
+    source: Any = SimpleNamespace(close=lambda: None)
+    fetcher, moment = ChunkFetcher(source, (), 0, (), str), 0
+    for moment in interrupted(work, "/runtime/artifact/chunk_fetcher.py", "/threading.py"):
+        assert fetcher._state.acquire(timeout=1), moment
+        fetcher._state.release()
+    assert moment > 5
 
 
 def test_the_umask_is_what_it_was() -> None:
