@@ -18,7 +18,8 @@ def interruptible(call: Callable[[], T], limit_s: float | None = None) -> T:
     Raises TimeoutError after `limit_s`. Then, and after an interrupt, the thread goes on until the call is done; it
     does not keep the process.
     """
-    done, outcome = threading.Event(), _Outcome()
+    done, outcome = threading.Lock(), _Outcome()
+    done.acquire()  # until the call is done; an Event would be left locked by a signal handler that raises
 
     def run() -> None:
         try:
@@ -26,11 +27,11 @@ def interruptible(call: Callable[[], T], limit_s: float | None = None) -> T:
         except BaseException as error:  # noqa: BLE001  # raised where the call was made
             outcome.error = error
         finally:
-            done.set()
+            done.release()
 
     threading.Thread(target=run, name="pyc-interruptible", daemon=True).start()
     end_s = None if limit_s is None else time.monotonic() + limit_s
-    while not done.wait(_TURN_S if end_s is None else max(0.0, min(_TURN_S, end_s - time.monotonic()))):
+    while not done.acquire(timeout=_TURN_S if end_s is None else max(0.0, min(_TURN_S, end_s - time.monotonic()))):
         if end_s is not None and time.monotonic() >= end_s:
             raise TimeoutError(f"a call took longer than {limit_s} s")
     if outcome.error is not None:

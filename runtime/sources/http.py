@@ -184,7 +184,8 @@ class HttpSource:
                 asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
                 logger.info("%s: %s; trying again", self._target, answers.reason_of(error))
                 if self._end.acquire(timeout=max(self._patience.wait_s(failures, random.random()), asked_s)):
-                    self._end.release()  # for others that wait
+                    with contextlib.suppress(RuntimeError):  # a second `close` was in between
+                        self._end.release()  # for others that wait
 
     def _try(self, filling: _Filling) -> None:
         """Ask for what is left to fill and take what comes: a start of it, where the server gives no more at once.

@@ -3,6 +3,7 @@
 import itertools
 import signal
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 
@@ -29,7 +30,8 @@ class SignalledAt:
     """A profile function: raises a signal at the n-th place of files below `folders` where CPython may call a signal
     handler: as a function begins, and behind a call of a function written in C.
 
-    Another one, behind a jump back to the head of a loop, is left out. What a `finally` assigns comes before any.
+    Another one, behind a jump back to the head of a loop, is left out. What a `finally` assigns comes before any. So is
+    the start of a thread in threading.py, which leaves one that never begins, as CPython is.
     """
 
     def __init__(self, countdown: int, *folders: str) -> None:
@@ -38,11 +40,21 @@ class SignalledAt:
         self._folders = folders
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event in ("call", "c_return") and any(each in frame.f_code.co_filename for each in self._folders):
+        if event not in ("call", "c_return") or not any(each in frame.f_code.co_filename for each in self._folders):
+            return
+        if not _starts_a_thread(frame):
             self.countdown -= 1
             if self.countdown == 0:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 signal.raise_signal(signal.SIGUSR1)
+
+
+def _starts_a_thread(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename == threading.__file__:
+        if frame.f_code is threading.Thread.start.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def interrupted(
