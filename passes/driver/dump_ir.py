@@ -1,7 +1,7 @@
 """Dumps of a module as it passes through a build, one file a pass: what `pyc build --dump-ir` writes.
 
-00-ingest.ir  01-fuse_lora.ir ...                        as they run, the common passes
-05-cpu-fuse_gate_up.ir ...                               then those of each backend
+    00-ingest.ir  01-fuse_lora.ir ...                        as they run, the common passes
+    05-cpu-fuse_gate_up.ir ...                               then those of each backend
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def reference_model(
     threads: int | None = None,
 ) -> Iterator[Model]:
     """Yield the model of a recipe without rounding, for windows of so many tokens. It runs on the CPU, in the variant
-    of `program` where that is one of the CPU's; `model` is the one to compare. `build` builds
-    a recipe to a path, signed by the key of a file.
+    of `program` where that is one of the CPU's; `model` is the one to compare. `build` builds a
+    recipe to a path, signed by the key of a file.
 
     The artifact lies in a temporary folder and has a key of its own; what it takes long to make is in the build cache.
     Raises the errors of `build`, and of `load`.
