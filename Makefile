@@ -6,9 +6,9 @@
 # make fuzz   parsers of others' bytes, by coverage, for SECONDS=600 (tests/fuzz)
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
 # make cuda-check  every CUDA kernel compiled for every GPU, and what it takes; needs none (CUDA_CHECK='--model demo')
-# make gpu-prepare  build/gpu, what a machine with a GPU needs for the next two (GPU_PREPARE='--arch sm_80')
-# make gpu-test | gpu-bench | gpu-kernels  there, with Python and the driver alone: is it right, how fast, and where
-#   the time goes; JSON in $OUT or build/gpu
+# make gpu-prepare  build/gpu, what a machine with a GPU needs for the next four (GPU_PREPARE='--arch sm_80')
+# make gpu-test | gpu-bench | gpu-kernels | gpu-disk  there, with Python and the driver alone: is it right, how fast,
+#   where the time goes, and when a file's first token is there; JSON in $OUT or build/gpu
 # make docs   the documentation as a site, build/site
 # make lint | types | imports | wheel   the other checks of .ci/run
 # Everything comes from PyPI into $(VENV); no system compiler is used.
@@ -28,7 +28,7 @@ FUZZ := $(VENV)/.fuzz-$(INPUTS)
 SECONDS ?= 600
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: gpu-prepare gpu-test gpu-bench gpu-kernels demo test test-long check release-demo fuzz bench cuda-check docs lint types imports wheel links environment clean
+.PHONY: gpu-prepare gpu-test gpu-bench gpu-kernels gpu-disk demo test test-long check release-demo fuzz bench cuda-check docs lint types imports wheel links environment clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -99,6 +99,9 @@ gpu-bench: $(GPU)/site/ready
 
 gpu-kernels: $(GPU)/site/ready
 	PYTHONPATH=$(GPU)/site python3 tests/gpu/kernel_times.py --work $(GPU) --out $(RESULTS)/gpu-kernels.json
+
+gpu-disk: $(GPU)/site/ready
+	PYTHONPATH=$(GPU)/site python3 tests/gpu/from_disk.py --work $(GPU) --out $(RESULTS)/gpu-disk.json
 
 # Of wheels alone, for the python3 there, whose torch and transformers are the baselines.
 $(GPU)/site/ready:

@@ -25,6 +25,7 @@ class LlamaShape:
     head_dim: int
     is_tied: bool
     vocabulary: int = 128256
+    positions: int = 8192
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Name and shape of every tensor."""
@@ -57,7 +58,7 @@ class LlamaShape:
             "hidden_act": "silu",
             "hidden_size": self.hidden,
             "intermediate_size": self.inner,
-            "max_position_embeddings": 8192,
+            "max_position_embeddings": self.positions,
             "mlp_bias": False,
             "model_type": "llama",
             "num_attention_heads": self.heads,

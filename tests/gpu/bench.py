@@ -6,7 +6,8 @@
 with the head and the choice of the likeliest token, and tokens down. `graph_ms` is the graph alone, `launches_ms` the
 same launches without one. `first_token_s` is from the start of a process of its own until the first token of a prompt
 is on the host, behind weights that are made there in place of a file's. `bandwidth_share` is what a step has to read of
-weights, over the time of its graph, over the bandwidth that copies on the device reach here.
+weights and cache, over the time of its graph, over the bandwidth that copies on the device reach here. Artifacts of
+long contexts are measured behind `LONG_DEPTH` positions, too, with prompts that continue there.
 """
 
 import argparse
@@ -22,16 +23,19 @@ from pathlib import Path
 import numpy as np
 
 from pyc.backends.random_weights import random_weights
-from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.policy import trust_of
 from pyc.runtime.executors.cuda.device import Device
 from pyc.runtime.executors.cuda.executor import CudaExecutor
+from pyc.runtime.executors.cuda.kv_cache import block_bytes
 from pyc.runtime.executors.protocol import ExecutorOptions, RowSampling
 from pyc.runtime.host.rounding import ceil_div
 
 DEPTH = 512
 """Positions in the cache before a step."""
+LONG_DEPTH = 30720
+"""The same of an artifact whose context has room for it and a prompt."""
 COPY_BYTES = 1 << 30
 
 
@@ -75,7 +79,7 @@ def measured(path: Path, key: str) -> "Measured":
     """A program with random weights, of an artifact that `key` has signed."""
     with open_artifact(path) as artifact:
         require_trusted(artifact, trust_of(key))
-        return Measured(artifact, DEPTH)
+        return Measured(artifact)
 
 
 def until_the_first_token(work: Path, path: Path) -> float:
@@ -94,16 +98,18 @@ def until_the_first_token(work: Path, path: Path) -> float:
 class Measured:
     """A program with random weights, and the inputs of its functions."""
 
-    def __init__(self, artifact, depth: int) -> None:
-        """Load it, with a cache for as many sequences as it takes at a time, `depth` positions of each."""
+    def __init__(self, artifact: Artifact) -> None:
+        """Load it, with a cache for as many sequences as it takes at a time, behind the deepest place of each."""
         info = artifact.header.model
-        self.info, self.depth = info, min(depth, info.context - 1)
+        self.info = info
+        self.depths = [DEPTH, LONG_DEPTH] if info.context > LONG_DEPTH + 2048 - 1 else [min(DEPTH, info.context - 1)]
         self._blocks = ceil_div(info.context, info.kv_cache.block_tokens)
-        self._each = ceil_div(self.depth + 1, info.kv_cache.block_tokens)
+        self._each = ceil_div(self.depths[-1] + 1, info.kv_cache.block_tokens)
         kv_blocks = max(info.max_sequences * self._each, self._blocks)
         options = ExecutorOptions(kv_blocks=kv_blocks, random_weights=random_weights(artifact))
         self.executor = CudaExecutor(artifact, options)
         self.device = self.executor._device
+        self._position_bytes = info.kv_cache.layers * block_bytes(info.kv_cache) // info.kv_cache.block_tokens
         sizes = {tensor.name: prod(tensor.shape) * ITEM_BYTES[tensor.dtype] for tensor in artifact.header.tensors}
         self._read = {
             (function.name, function.tokens): sum(sizes[name] for name in function.weights)
@@ -114,29 +120,32 @@ class Measured:
         self._table_bytes = max(size for name, size in sizes.items())
 
     def measure(self, repeat: int, bandwidth: float) -> dict[str, object]:
-        """Return times of each bucket: of steps, behind `depth` positions, and of prompts."""
+        """Return times of each bucket: of steps behind each depth, and of prompts."""
         found: dict[str, object] = {}
-        for rows in self.executor.sampler.buckets("forward"):
-            times = self._time("forward", rows, rows, repeat)
-            # Of the embedding table a step reads a row a token; the head reads a table of that size once.
-            read = self._read["forward", rows] + self._read["logits", rows] - self._table_bytes
-            times |= {"tokens_s": rows / times["step_ms"] * 1e3, "weight_bytes": read}
-            times["bandwidth_share"] = read / times["graph_ms"] * 1e3 / bandwidth
-            found[f"decode_{rows}"] = times
-        for rows in self.executor.functions("prompt"):
-            if rows > self.info.max_sequences:
-                times = self._time("prompt", rows, 1, repeat)
-                found[f"prompt_{rows}"] = {**times, "tokens_s": rows / times["step_ms"] * 1e3}
+        for depth in self.depths:
+            where = f"_behind_{depth}" if depth > DEPTH else ""
+            for rows in self.executor.sampler.buckets("forward"):
+                times = self._time("forward", rows, rows, repeat, depth)
+                # Of the embedding table a step reads a row a token; the head reads a table of that size once.
+                read = self._read["forward", rows] + self._read["logits", rows] - self._table_bytes
+                cached = rows * depth * self._position_bytes
+                times |= {"tokens_s": rows / times["step_ms"] * 1e3, "weight_bytes": read, "cache_bytes": cached}
+                times["bandwidth_share"] = (read + cached) / times["graph_ms"] * 1e3 / bandwidth
+                found[f"decode_{rows}{where}"] = times
+            for rows in self.executor.functions("prompt"):
+                if rows > self.info.max_sequences:
+                    times = self._time("prompt", rows, 1, repeat, depth if where else 0)
+                    found[f"prompt_{rows}{where}"] = {**times, "tokens_s": rows / times["step_ms"] * 1e3}
         return found
 
     def first_token(self) -> None:
         """Choose the first token behind the longest prompt that a bucket takes."""
         rows = max(self.executor.functions("prompt"))
-        self.executor.sampler.run("prompt", rows, self.inputs("prompt", rows), likeliest(1))
+        self.executor.sampler.run("prompt", rows, self.inputs("prompt", rows, 0), likeliest(1))
 
-    def _time(self, name: str, rows: int, count: int, repeat: int) -> dict[str, float]:
+    def _time(self, name: str, rows: int, count: int, repeat: int, depth: int) -> dict[str, float]:
         """Milliseconds until the next tokens of `count` sequences are here, and of the graph and its launches alone."""
-        sampler, inputs = self.executor.sampler, self.inputs(name, rows)
+        sampler, inputs = self.executor.sampler, self.inputs(name, rows, depth)
         chosen = likeliest(count)
         step = timed(lambda: sampler.run(name, rows, inputs, chosen), repeat)
         bound = sampler._graph(name, rows, True)
@@ -149,31 +158,37 @@ class Measured:
             "launches_ms": float(np.median(plain)),
         }
 
-    def inputs(self, name: str, rows: int) -> dict[str, np.ndarray]:
-        """What a function is given: of "forward" a prompt where there are more rows than sequences, else steps."""
+    def inputs(self, name: str, rows: int, depth: int | None = None) -> dict[str, np.ndarray]:
+        """What a function is given: of "forward" a prompt where there are more rows than sequences, else steps; of
+        steps and of prompts behind `depth` positions (None: `DEPTH` and none)."""
         if name == "logits":
             return {"hidden": np.random.default_rng(0).standard_normal((rows, self.info.hidden_size), np.float32)}
         if name == "prompt":
-            return {**self._prompt(rows), "row": np.array([rows - 1], np.int32)}
-        return self._prompt(rows) if rows > self.info.max_sequences else self._steps(rows)
+            return {**self._prompt(rows, depth or 0), "row": np.array([rows - 1], np.int32)}
+        if rows > self.info.max_sequences:
+            return self._prompt(rows, depth or 0)
+        return self._steps(rows, self.depths[0] if depth is None else depth)
 
-    def _steps(self, rows: int) -> dict[str, np.ndarray]:
+    def _steps(self, rows: int, depth: int) -> dict[str, np.ndarray]:
         """A step of as many sequences, each behind `depth` positions."""
         table = np.zeros((self.info.max_sequences, self._blocks), np.int32)
         for sequence in range(self.info.max_sequences):
             table[sequence, : self._each] = sequence * self._each + np.arange(self._each)
         sequences = np.arange(rows, dtype=np.int32) % self.info.max_sequences
-        return self._inputs(np.full(rows, self.depth, np.int32), sequences, table)
+        return self._inputs(np.full(rows, depth, np.int32), sequences, table)
 
-    def _prompt(self, rows: int) -> dict[str, np.ndarray]:
-        """A prompt of one sequence, from the first position on."""
+    def _prompt(self, rows: int, depth: int) -> dict[str, np.ndarray]:
+        """A prompt of one sequence, behind `depth` positions."""
         table = np.zeros((self.info.max_sequences, self._blocks), np.int32)
         table[0] = np.arange(self._blocks)
-        return self._inputs(np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32), table)
+        return self._inputs(depth + np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32), table)
 
     def _inputs(self, positions: np.ndarray, sequences: np.ndarray, table: np.ndarray) -> dict[str, np.ndarray]:
         ids = np.random.default_rng(0).integers(0, self.info.vocab_size, len(positions)).astype(np.int32)
         return {"token_ids": ids, "positions": positions, "sequences": sequences, "block_table": table}
+
+
+LONG_BASELINE = ("8b", "compile", f"--depth={LONG_DEPTH}")
 
 
 def likeliest(count: int) -> list[RowSampling]:
@@ -211,15 +226,15 @@ def copy_bandwidth(device: Device, size_bytes: int) -> float:
 def baselines() -> dict[str, object]:
     """What torch and transformers reach here, each in a process of its own; its error's last line where one fails."""
     found: dict[str, object] = {}
-    for shape, way in (("product", "eager"), *product(("1b", "8b"), ("eager", "compile"))):
-        command = [sys.executable, str(Path(__file__).with_name("baseline.py")), shape, way]
+    for shape, way, *more in (("product", "eager"), *product(("1b", "8b"), ("eager", "compile")), LONG_BASELINE):
+        command = [sys.executable, str(Path(__file__).with_name("baseline.py")), shape, way, *more]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
         except subprocess.TimeoutExpired:
-            found[f"{shape}-{way}"] = "took more than 150 s"
+            found["-".join((shape, way, *more))] = "took more than 150 s"
             continue
         lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-        found[f"{shape}-{way}"] = json.loads(lines[-1]) if done.returncode == 0 else lines[-1:]
+        found["-".join((shape, way, *more))] = json.loads(lines[-1]) if done.returncode == 0 else lines[-1:]
     return found
 
 

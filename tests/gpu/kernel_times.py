@@ -18,7 +18,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "bench"))
 
-from bench import DEPTH, Measured, copy_bandwidth, timed  # noqa: E402
+from bench import Measured, copy_bandwidth, timed  # noqa: E402
 from cuda_roofline import work_of  # noqa: E402
 
 from pyc.runtime.artifact.reader import open_artifact  # noqa: E402
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         started = time.perf_counter()
         with open_artifact(given.work / f"{name}.pyca") as artifact:
             require_trusted(artifact, trust_of(manifest["key"]))
-            measured = Measured(artifact, DEPTH)
+            measured = Measured(artifact)
             program = next(p for p in artifact.header.programs if p.isa == measured.executor.isa)
             decoded = decode_program(artifact.blob(program.library))
         print(f"{name}: loaded in {time.perf_counter() - started:.1f} s", file=sys.stderr)

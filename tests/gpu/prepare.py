@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,14 @@ from pyc.runtime.artifact.trust.key_sources import choose_key  # noqa: E402
 from pyc.runtime.model import load  # noqa: E402
 
 MOST_BYTES = 40 << 20
-PROMPTS = ("import os\n\ndef read_", "class Tree:\n    def __init__(self", "for i in range(10):\n    print(")
+LONG_PROMPT = "".join(f"def area_{n}(width, height={n}):\n    return width * height + {n * n}\n\n" for n in range(36))
+"""Some 900 tokens of the demo model, whose context is 1024: every bucket, and attention over many blocks."""
+PROMPTS = (
+    *("import os\n\ndef read_", "class Tree:\n    def __init__(self", "for i in range(10):\n    print("),
+    LONG_PROMPT,
+)
+LAST_ROWS = 16
+"""Rows of logits that are stored, the last ones of a prompt."""
 SHAPES = {"1b": LLAMA_1B, "8b": LLAMA_8B}
 SCHEMES: dict[str, dict[str, object]] = {
     "bf16": {"scheme": "none", "activations": "bf16"},
@@ -37,10 +45,13 @@ SCHEMES: dict[str, dict[str, object]] = {
     "fp8x8": {"scheme": "fp8", "activations": "fp8"},
     "int4": {"scheme": "int4-g128", "activations": "bf16"},
 }
+TWO_BITS = {"scheme": "lut2-g32", "embeddings": "lut3-g128"}
 DEMOS: dict[str, dict[str, object]] = {
     "demo": {"scheme": "int8"},
     "demo-fp8": {"scheme": "fp8", "activations": "fp8"},
     "demo-mxfp8": {"scheme": "fp8", "activations": "mxfp8"},
+    "demo-kv-int8": {**TWO_BITS, "kv_cache": "int8"},
+    "demo-kv-fp8": {**TWO_BITS, "kv_cache": "fp8"},
     "demo-tables": {
         "scheme": "lut4-g32",
         "embeddings": "lut3-g128",
@@ -54,6 +65,10 @@ DEMOS: dict[str, dict[str, object]] = {
 }
 """How the demo model is stored: CPU and GPU compute the same of each, but for rounding, and steps of demo-fp8."""
 BUCKETS = {"context": 4096, "tokens": [1, 8, 64, 512, 2048], "batch": [64], "logits": [1, 8, 64]}
+LONG_SHAPE = replace(LLAMA_8B, positions=32768)
+LONG_BUCKETS = {"context": 32768, "tokens": [1, 8, 2048], "batch": [8], "logits": [1, 8]}
+LONG_CACHES = {"f16": "8b-long", "fp8": "8b-long-kv-fp8", "int8": "8b-long-kv-int8"}
+"""The 8B shape by int4, with contexts eight times as long and caches of each dtype."""
 WHEELS = (
     *("blake3", "cffi", "click", "jinja2", "lz4", "markupsafe"),
     *("msgspec", "pycparser", "pynacl", "tokenizers", "zstandard"),
@@ -77,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for shape in SHAPES:
             for scheme in SCHEMES:
                 build_shape(given.out / f"{shape}-{scheme}.pyca", SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
+        for cache, name in LONG_CACHES.items():
+            quantize = {**SCHEMES["int4"], "kv_cache": cache}
+            build_shape(given.out / f"{name}.pyca", LONG_SHAPE, quantize, LONG_BUCKETS, given.arch)
     if len(given.arch) == 1:
         write_cases(given.out / "cases", given.arch[0])
     if not given.without_wheels:
@@ -103,13 +121,13 @@ def build_demo(target: Path, quantize: dict[str, object], archs: Sequence[str]) 
 
 
 def store_expected(artifact: Path, target: Path, backend: str) -> None:
-    """Store ids, logits and greedy tokens of prompts."""
+    """Store ids, logits of the last rows, and greedy tokens of prompts."""
     arrays: dict[str, np.ndarray] = {}
     with load(artifact, backend=backend) as model:
         for number, prompt in enumerate(PROMPTS):
             ids = model.tokenizer.encode(prompt)
             tokens = [token.id for token in model.generate(ids, max_tokens=32, temperature=0, ignore_eos=True)]
-            arrays |= {f"ids{number}": np.array(ids), f"logits{number}": model.logits(ids).copy()}
+            arrays |= {f"ids{number}": np.array(ids), f"logits{number}": model.logits(ids)[-LAST_ROWS:].copy()}
             arrays[f"tokens{number}"] = np.array(tokens)
     np.savez_compressed(target, **arrays)
 

@@ -18,6 +18,7 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "bench"
 
 import bench
 import check
+import from_disk
 import kernel_cases
 import kernel_times
 import prepare
@@ -65,6 +66,42 @@ def test_programs_are_measured_with_random_weights(tmp_path, emulated_cuda):
     assert functions.keys() == {"forward:2", "forward:16", "logits:1"}
     assert sum(kernel["launches"] for kernel in functions["forward:16"]) > 8
     assert all(kernel["total_ms"] > 0 for function in functions.values() for kernel in function)
+
+
+@pytest.mark.slow
+def test_steps_and_prompts_behind_many_positions_are_measured(tmp_path, emulated_cuda, monkeypatch):
+    for module, name, value in ((bench, "DEPTH", 8), (bench, "LONG_DEPTH", 40), (bench, "COPY_BYTES", 1 << 20)):
+        monkeypatch.setattr(module, name, value)
+    buckets = {"context": 2128, "tokens": [1, 16], "batch": [1], "logits": [1]}
+    prepare.build_shape(tmp_path / "long.pyca", TINY, {"scheme": "int4-g32"}, buckets, CUDA["isa"])
+    prepare.write_manifest(tmp_path, CUDA["isa"])
+    key = json.loads((tmp_path / "manifest.json").read_text())["key"]
+    found = bench.measured(tmp_path / "long.pyca", key).measure(1, 1e9)
+    assert found.keys() == {"decode_1", "prompt_16", "decode_1_behind_40", "prompt_16_behind_40"}
+    assert found["decode_1_behind_40"]["cache_bytes"] == 5 * found["decode_1"]["cache_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_the_first_token_of_a_file_is_measured(tmp_path, emulated_cuda, monkeypatch):
+    buckets = {"context": 64, "tokens": [1, 16], "batch": [1], "logits": [1]}
+    prepare.build_shape(tmp_path / "tiny.pyca", TINY, {"scheme": "int4-g32"}, buckets, CUDA["isa"])
+    prepare.write_manifest(tmp_path, CUDA["isa"])
+
+    def here(arguments):  # another process has no emulated driver
+        started = time.perf_counter()
+        from_disk.main(arguments)
+        return time.perf_counter() - started, 1
+
+    driver = Driver(emulated_cuda)
+    changes = {"NAMES": ("tiny",), "PROMPT": 12, "measured": here, "open_driver": lambda: driver}
+    for name, value in changes.items():
+        monkeypatch.setattr(from_disk, name, value)
+    given = ["--work", str(tmp_path), "--files", str(tmp_path / "files"), "--out", str(tmp_path / "report.json")]
+    from_disk.main(given)
+    found = json.loads((tmp_path / "report.json").read_text())["models"]["tiny"]
+    assert found["file_bytes"] > 4096 * 64
+    assert min(found.values()) > 0
+    assert not any((tmp_path / "files").iterdir())
 
 
 @pytest.mark.slow
