@@ -66,13 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         del program
         report["models"][path.stem]["first_token_s"] = until_the_first_token(given.work, path)
         print(f"{path.stem}: {json.dumps(report['models'][path.stem])}", file=sys.stderr, flush=True)
+        write_report(report, given.out)
     if not given.without_baselines:
         report["baselines"] = baselines()
-    text = json.dumps(report, indent=2)
-    print(text)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text)
+    print(json.dumps(report, indent=2))
+    write_report(report, given.out)
+
+
+def write_report(report: dict[str, object], target: Path | None) -> None:
+    """Write what was measured until now: the time on such a machine may end before the last model."""
+    if target:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(report, indent=2))
 
 
 def measured(path: Path, key: str) -> "Measured":

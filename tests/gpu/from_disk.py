@@ -18,6 +18,10 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent))
+
+from bench import write_report
+
 from pyc.backends.random_weights import random_weights
 from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.runtime.artifact.format import PROGRAM_ONLY, Tensor
@@ -54,10 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in NAMES:
         report["models"][name] = measure(given.work / f"{name}.pyca", manifest["key"], given.files / name, given.repeat)
         print(f"{name} from a file: {json.dumps(report['models'][name])}", file=sys.stderr, flush=True)
-    text = json.dumps(report, indent=2)
-    print(text)
-    if given.out:
-        given.out.write_text(text)
+        write_report(report, given.out)
+    print(json.dumps(report, indent=2))
 
 
 def measure(program: Path, key: str, target: Path, repeat: int) -> dict[str, object]:
