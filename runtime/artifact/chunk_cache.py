@@ -40,7 +40,7 @@ class ChunkCache:
         """Whether there is an entry of the chunk's size: a look at the folder, not at its bytes."""
         try:
             status = self._path(chunk).lstat()
-        except OSError:
+        except unless_signalled(OSError):
             return False
         return status.st_size == chunk.stored_bytes
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.places import STANDARD_INPUT, Place, Remote
 from pyc.runtime.sources.protocol import LINK_REMEDY, Source
 
@@ -100,7 +101,7 @@ def kind_of(path: str | os.PathLike[str]) -> Kind | None:
             return kind_of_bytes(os.read(descriptor, START_BYTES), place.name)
         finally:
             os.close(descriptor)
-    except (OSError, ValueError):
+    except unless_signalled(OSError, ValueError):
         return None
 
 

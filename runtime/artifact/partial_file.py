@@ -180,7 +180,7 @@ def _lock(descriptor: int, part: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ArtifactError(f"{part}: another process is fetching into it; wait for it") from error
-    except OSError:
+    except unless_signalled(OSError):
         return False
     return True
 
@@ -214,7 +214,7 @@ def _missing(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> list[i
 def _is_hole(descriptor: int, offset: int, size_bytes: int) -> bool:
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA) >= offset + size_bytes
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         return error.errno == errno.ENXIO  # there is no data behind it
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyc.runtime.host.home import open_regular, user_home
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.sizes import EXPECTED, parse_size
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def is_zig_cache(folder: Path) -> bool:
     """Whether `folder` holds nothing but what zig's cache has, so that it may be removed; a user's may be called so."""
     try:
         return not folder.is_symlink() and _ZIG_NAMES.issuperset(os.listdir(folder))
-    except OSError:
+    except unless_signalled(OSError):
         return False
 
 
@@ -133,7 +134,7 @@ def _abandoned(directory: Path) -> Iterator[Path]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            except OSError:  # a file system without locks
+            except unless_signalled(OSError):  # a file system without locks
                 if os.fstat(file.fileno()).st_mtime > time.time() - STALE_S:
                     continue
             yield path

@@ -26,7 +26,7 @@ def user_home() -> Path | None:
         os.stat(os.path.join(home, "."))  # within it; Path would leave the dot out
     except (RuntimeError, PermissionError, NotADirectoryError):
         return None  # containers: no HOME and an unknown user, or another user's HOME; system users: /dev/null
-    except OSError:
+    except unless_signalled(OSError):
         pass
     return home if home.is_absolute() else None
 
@@ -63,7 +63,7 @@ def nearest_existing(path: Path) -> tuple[Path, str]:
         return existing, "" if stat.S_ISDIR(existing.stat().st_mode) else "is not a folder"
     except PermissionError:  # a link into a folder that this user may not enter
         return existing, "cannot be entered"
-    except OSError:  # a link to nothing, or to itself
+    except unless_signalled(OSError):  # a link to nothing, or to itself
         return existing, "is not a folder"
 
 
@@ -92,7 +92,7 @@ def make_folder(path: Path, mode: int) -> None:
             raise
         make_folder(path.parent, 0o755)
         make_folder(path, mode)
-    except OSError:
+    except unless_signalled(OSError):
         if not path.is_dir():
             raise
 

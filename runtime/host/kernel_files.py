@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pyc.runtime.host.signal_handlers import unless_signalled
+
 
 def kernel_lines(path: Path) -> list[str]:
     """Return the lines of a file of the kernel; none where it cannot be read.
@@ -14,7 +16,7 @@ def kernel_lines(path: Path) -> list[str]:
     """
     try:
         return os.fsdecode(path.read_bytes()).removesuffix("\n").split("\n")
-    except OSError:
+    except unless_signalled(OSError):
         return []
 
 
@@ -22,5 +24,5 @@ def kernel_text(path: Path) -> str:
     """Return what a file of one value says, without space around it; nothing where it cannot be read."""
     try:
         return os.fsdecode(path.read_bytes()).strip()
-    except OSError:
+    except unless_signalled(OSError):
         return ""

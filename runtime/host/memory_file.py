@@ -6,6 +6,7 @@ import errno
 import os
 
 from pyc.runtime.host.limits import limit_remedy
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 _DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 
@@ -18,7 +19,7 @@ def memory_file(name: str, flags: int = 0) -> int:
     """
     try:
         return os.memfd_create(name, os.MFD_CLOEXEC | flags)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         remedy = limit_remedy(error)
         if error.errno in _DENIED:
             remedy = "; allow memfd_create, as in the seccomp profile of a container or SystemCallFilter of a service"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from pyc.runtime.host.signal_handlers import unless_signalled
+
 _UNMAPPED = "failed to map segment"
 """What the dynamic linker says of a library that the system does not map as code, for whatever reason."""
 
@@ -38,5 +40,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _is_noexec(path: str) -> bool:
     try:
         return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
-    except (OSError, ValueError):  # gone, or no path at all
+    except unless_signalled(OSError, ValueError):  # gone, or no path at all
         return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import resource
 
+from pyc.runtime.host.signal_handlers import unless_signalled
+
 logger = logging.getLogger(__name__)
 
 
@@ -24,7 +26,7 @@ def raise_open_files_limit() -> bool:
         return False
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # a hard limit above what the kernel lets any process have
+    except unless_signalled(OSError, ValueError):  # a hard limit above what the kernel lets any process have
         return False
     logger.info("this process may open %d files now, before %d", hard, soft)
     return True

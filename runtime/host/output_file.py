@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.runtime.errors import ArtifactError, PycError
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -80,7 +81,7 @@ class OutputFile:
                 self._check_found(found)
         except ValueError as problem:  # NUL
             raise self.error(f"{str(self.path)!r}: not a usable path: {problem}") from problem
-        except OSError as problem:
+        except unless_signalled(OSError) as problem:
             raise self.error(f"{self.path}: cannot be written: {problem.strerror}") from problem
 
     def _check_folder(self) -> None:
@@ -133,7 +134,7 @@ class OutputFile:
             return False
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
-        except OSError:
+        except unless_signalled(OSError):
             return False
         try:
             return os.read(descriptor, len(self.magic)) == self.magic
@@ -144,5 +145,5 @@ class OutputFile:
 def _is_same(found: os.stat_result, path: str) -> bool:
     try:
         return os.path.samestat(found, os.stat(path))
-    except (OSError, ValueError):
+    except unless_signalled(OSError, ValueError):
         return False

@@ -9,6 +9,7 @@ import os
 import stat
 from pathlib import Path
 
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.temporary_files import temporary_path
 from pyc.runtime.host.umask import current_umask
 
@@ -50,7 +51,7 @@ def _new_file(path: Path) -> os.stat_result | None:
     temporary = temporary_path(path)
     try:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:
+    except unless_signalled(OSError):
         return None
     try:
         return os.fstat(descriptor)

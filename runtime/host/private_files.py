@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 
 def require_private(path: Path, what: str) -> None:
@@ -30,7 +31,7 @@ def _require_private(*places: tuple[Path, int], what: str) -> None:
     for place, forbidden in places:
         try:
             status = place.stat()
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             raise ArtifactError(f"{place}: cannot be read: {error.strerror}") from error
         if status.st_uid not in (0, os.geteuid()):
             raise ArtifactError(

@@ -21,6 +21,7 @@ from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
 from pyc.runtime.host.control_groups import memory_limit_bytes
 from pyc.runtime.host.home import NO_HOME, find_home_directory, nearest_existing
 from pyc.runtime.host.machine import describe_machine, memory_bytes, physical_memory_bytes
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.sizes import human_bytes
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -50,7 +51,7 @@ def check_machine(root: Path = Path("/")) -> Iterator[Finding]:
     yield Finding("memory", "ok", f"{human_bytes(memory_bytes(root))}{limited}")
     try:
         text = (root / HUGE_PAGES.relative_to("/")).read_text()
-    except OSError:
+    except unless_signalled(OSError):
         yield Finding("huge pages", "ok", "this kernel has no setting")
         return
     chosen = text.partition("[")[2].partition("]")[0] or text.strip()
@@ -92,7 +93,7 @@ def check_keys() -> Iterator[Finding]:
     try:
         trusted = list_trusted() if policy.keys is None else policy.keys
         refusals = {key.fingerprint: why_no_signature(key.raw, policy) for key in trusted}
-    except (ArtifactError, OSError) as error:
+    except unless_signalled(ArtifactError, OSError) as error:
         yield Finding("trusted keys", "fail", str(error), "remove or mend that file; no artifact of its key runs")
     else:
         texts = [f"{key}{f' ({refusal})' if refusal else ''}" for key, refusal in refusals.items()]
@@ -115,7 +116,7 @@ def check_space(name: str, folder: Path, setting: str) -> Finding:
     existing = next((path for path in (folder, *folder.parents) if os.path.isdir(path)), Path("/"))
     try:
         free = shutil.disk_usage(existing).free
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         return Finding(name, "warn", f"{existing}: {error.strerror}", f"set {setting} to another folder")
     verdict: Verdict = "ok" if free >= LEAST_FREE_BYTES else "warn"
     return Finding(name, verdict, f"{human_bytes(free)} free in {existing}", f"free some space, or set {setting}")
@@ -132,14 +133,14 @@ def version_of(distribution: str) -> str | None:
 def _private_keys(home: Path) -> Iterator[Finding]:
     try:
         paths = sorted((home / "keys").glob("*.pem"))
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         yield Finding("signing keys", "fail", str(error), f"give yourself access: chmod -R u+rwX '{home}'")
         return
     names = []
     for path in paths:
         try:
             read_signing_key(path)
-        except (ArtifactError, OSError) as error:
+        except unless_signalled(ArtifactError, OSError) as error:
             yield Finding(f"key {path.stem}", "fail", str(error), "a build cannot sign with it until that is mended")
         else:
             names.append(path.stem)

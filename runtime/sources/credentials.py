@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyc.runtime.errors import FetchError
 from pyc.runtime.host.home import user_home
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.address import PORTS, Address
 
 VARIABLE = "PYC_HTTP_TOKEN"
@@ -74,7 +75,7 @@ def _from_netrc(host: str) -> str | None:
         raise FetchError(
             f"{path}: line {error.lineno} is not as a netrc file has it; mend it, or set NETRC to another file"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except unless_signalled(OSError, UnicodeDecodeError) as error:
         raise FetchError(f"{path}: cannot be read; mend it, or set NETRC to another file") from error
     name = next((each for each in (host, f"[{host}]") if each in entries), None)  # never `default`, of any host
     if name is None:

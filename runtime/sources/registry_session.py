@@ -26,6 +26,7 @@ import msgspec
 
 from pyc.runtime.errors import FetchError
 from pyc.runtime.host.home import user_home
+from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources import response as answers
 from pyc.runtime.sources.address import PORTS, Address, parse_address, redirected
 from pyc.runtime.sources.connection import connect, tls_context
@@ -296,7 +297,7 @@ def _logged_in(address: Address) -> str | None:
             text = entry.get("auth") or ""
             if text and ":" in base64.b64decode(text, validate=True).decode():
                 return f"Basic {text}"
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except unless_signalled(OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             reason = type(error).__name__
             raise FetchError(f"{path}: is no file of logins ({reason}); log in again, or move it") from error
     return None

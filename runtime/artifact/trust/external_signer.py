@@ -64,7 +64,7 @@ def _run(words: list[str], message: bytes) -> bytes:
     """What the command prints. Raises ArtifactError, without the command's name."""
     try:
         given = memory_file("message")
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"cannot be run: {error.strerror}") from error
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_FROM_IT}
     try:

@@ -149,7 +149,7 @@ def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey | No
         path.unlink()
     except FileNotFoundError:
         raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`") from None
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
     return key
 
@@ -257,7 +257,7 @@ def _alone(folder: Path) -> Iterator[None]:
     try:
         make_folder(folder, 0o700)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # which is an error of its own to who writes there
+    except unless_signalled(OSError):  # which is an error of its own to who writes there
         yield
         return
     try:
@@ -275,7 +275,7 @@ def _is_locked(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:
+    except unless_signalled(OSError):
         pass
     return True
 

@@ -12,6 +12,7 @@ from pyc.runtime.artifact.trust.keys import parse_date, read_small_text
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
 from pyc.runtime.host.private_files import require_private, require_private_folder
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 LAST_DAYS = "last-days"
 
@@ -26,7 +27,7 @@ def last_day(fingerprint: str, home: Path | None = None) -> date | None:
     except FileNotFoundError:
         require_private_folder(path.parent, "extend keys")
         return None
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     require_private(path, "extend keys")
     return parse_date(read_small_text(path).strip(), str(path))
@@ -40,7 +41,7 @@ def set_last_day(fingerprint: str, day: date | None, home: Path | None = None) -
             path.unlink(missing_ok=True)
         else:
             write_whole(path, f"{day}\n", 0o644, replace=True)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror}; mend the folder's mode") from error
 
 

@@ -41,6 +41,7 @@ from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
 from pyc.runtime.host.private_files import require_private, require_unwritable
 from pyc.runtime.host.recursion import refuse_deep_caller
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ def _refuse_pipe(path: Path) -> None:
     """Raise ArtifactError for a pipe: the second of two questions would find it empty."""
     try:
         is_pipe = stat.S_ISFIFO(path.stat().st_mode)
-    except (OSError, ValueError):  # what reads it says why
+    except unless_signalled(OSError, ValueError):  # what reads it says why
         return
     if is_pipe:
         raise ArtifactError(

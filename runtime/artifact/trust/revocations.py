@@ -21,6 +21,7 @@ from pyc.runtime.artifact.trust.subjects import listed_subject, shown_subject
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
 from pyc.runtime.host.private_files import require_private, require_private_folder
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 MAX_REASON_CHARACTERS = 200
 
@@ -70,7 +71,7 @@ def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocati
     require_folder(home)
     try:
         write_whole(path, f"{today_utc()} {reason}".rstrip() + "\n", 0o644, replace=False)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(
             f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder for keys that can be"
         ) from error
@@ -85,7 +86,7 @@ def restore(subject: str, home: Path | None = None) -> Revocation:
     found = _read(path)
     try:
         path.unlink()
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
     return found
 
@@ -97,7 +98,7 @@ def list_revoked(home: Path | None = None) -> tuple[Revocation, ...]:
         names = sorted(name for name in os.listdir(folder) if _subject.fullmatch(name))
     except FileNotFoundError:
         return ()
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise _unreadable(folder, error) from error
     return tuple(_read(folder / name) for name in names)
 
@@ -117,7 +118,7 @@ def _is_there(path: Path) -> bool:
         path.lstat()
     except FileNotFoundError:
         return False
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise _unreadable(path.parent, error) from error
     return True
 

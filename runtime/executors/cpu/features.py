@@ -12,6 +12,7 @@ from pathlib import Path
 from pyc.runtime.artifact.format import Program
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.kernel_files import kernel_lines
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -53,7 +54,7 @@ def cache_bytes(root: Path = Path("/")) -> int:
                 )
                 if level in ("2", "3") and kind != "Instruction":
                     caches[level, shared] = int(size.removesuffix("K")) << 10
-            except (OSError, ValueError):
+            except unless_signalled(OSError, ValueError):
                 continue
     return sum(caches.values())
 

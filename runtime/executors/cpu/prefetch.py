@@ -16,6 +16,7 @@ import msgspec
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu.features import cpu_kind
 from pyc.runtime.host.home import find_home_directory, open_regular, write_whole
+from pyc.runtime.host.signal_handlers import unless_signalled
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def require_keeping(home: Path | None = None) -> None:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:  # modes show neither a read-only mount nor root
             file.write(b"\0")
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise _unwritable(path, error) from error
 
 
@@ -140,7 +141,7 @@ def _read(path: Path) -> _File:
         raise RunError(
             f"{path}: cannot be read: {parent} is a file, expected a folder; set PYC_HOME to a folder"
         ) from error
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # UnicodeDecodeError, too
         raise RunError(f"{path}: not what `pyc tune` writes: {error}; delete it and tune again") from error
@@ -151,7 +152,7 @@ def _write(home: Path | None, tuned: _File) -> Path:
     text = msgspec.json.format(msgspec.json.encode(tuned, order="sorted"), indent=2).decode()
     try:
         write_whole(path, text + "\n", 0o644, replace=True)
-    except OSError as error:
+    except unless_signalled(OSError) as error:
         raise _unwritable(path, error) from error
     return path
 

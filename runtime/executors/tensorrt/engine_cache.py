@@ -126,7 +126,7 @@ class EngineCache:
             make_folder(self._folder, 0o755)
             if not os.access(self._folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             raise self._unwritable(self._folder, error) from error
         self._key = signing_key(KEY, home=self._home)
 

@@ -1,6 +1,7 @@
 """A time limit of the program, whose handler raises TimeoutError, comes out of whatever waits: it is an OSError, and no
 fault of a server, a disk or an artifact."""
 
+import ast
 import os
 import socket
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from interruptions import interrupted
 from range_server import RangeServer, range_server
 from remote_artifacts import QUICK
 
+import pyc.runtime
 from pyc.runtime.artifact.chunk_cache import ChunkCache
 from pyc.runtime.artifact.format import Chunk, SignatureRecord
 from pyc.runtime.artifact.trust.external_signer import _run
@@ -37,6 +39,9 @@ def places(work: object, *files: str) -> int:
     return sum(1 for _ in interrupted(work, *files, error=TimeoutError))
 
 
+_NAMES_OF_TIMEOUTS = {"OSError", "TimeoutError", "EnvironmentError", "IOError"}
+
+
 def test_an_error_of_the_code_itself_is_caught() -> None:
     def caught(problem: type[Exception], *kinds: type[Exception]) -> bool:
         try:
@@ -47,6 +52,18 @@ def test_an_error_of_the_code_itself_is_caught() -> None:
     assert caught(TimeoutError, OSError) and caught(ValueError, OSError, ValueError)
     with pytest.raises(KeyError):
         caught(KeyError, OSError, ValueError)
+
+
+def test_every_handler_of_the_runtime_asks() -> None:
+    """A handler that names OSError without asking takes a program's time limit for a fault of a file."""
+    silent = [
+        f"{path}:{node.lineno}"
+        for path in Path(pyc.runtime.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ExceptHandler) and not isinstance(node.type, ast.Call)
+        if node.type is not None and _NAMES_OF_TIMEOUTS & {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
+    ]
+    assert not silent
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
