@@ -25,7 +25,10 @@ from pyc.runtime.artifact.trust.decision import Signer, require_trusted
 from pyc.runtime.artifact.trust.policy import parse_policy
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
 from pyc.runtime.artifact.trust.subjects import artifact_digest
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.cpu.libraries import check_convention
+from pyc.runtime.executors.cuda.choice import BACKEND as CUDA
+from pyc.runtime.executors.cuda.choice import programs_of
 from pyc.runtime.host.output_file import OutputFile
 from pyc.runtime.text.json_text import json_text
 from pyc.templates.rendering import render
@@ -89,7 +92,9 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
 
 def _runtime(options: BundleOptions, opened: Artifact, stack: contextlib.ExitStack) -> list[BundleFile]:
     """The wheels, their licences, and the requirements that name them."""
-    backends = {program.backend for program in _programs_for(options.target, opened)}
+    programs = _programs_for(options.target, opened)
+    _require_this_runtime(programs, opened)
+    backends = {program.backend for program in programs}
     extras: tuple[str, ...] = () if "cpu" in backends else ("onnx",) if "onnx" in backends else ()
     versions = pins(options.target, extras)
     folder = options.wheels
@@ -111,6 +116,18 @@ def _programs_for(target: Target, opened: Artifact) -> tuple[Program, ...]:
             "another with --machine, or build the artifact for this one (targets of the recipe)"
         )
     return fitting
+
+
+def _require_this_runtime(programs: tuple[Program, ...], opened: Artifact) -> None:
+    """Raise ArtifactError for a program of an older or newer pyc, which the runtime in the bundle would refuse."""
+    try:
+        for program in programs:
+            if program.backend == "cpu":
+                check_convention(program)
+            elif program.backend == CUDA:
+                programs_of((program,), None)
+    except RunError as error:
+        raise ArtifactError(f"{opened.path}: {error}") from error
 
 
 def _files(

@@ -23,6 +23,7 @@ from pyc.runtime.artifact.format import (
     Tool,
 )
 from pyc.runtime.artifact.trust.key_store import signing_key
+from pyc.runtime.executors.protocol import STEP_CONVENTION
 
 __all__ = [
     "artifacts",
@@ -75,9 +76,12 @@ def pyc(key_home: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tupl
 
 @pytest.fixture
 def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
-    """Writes a small artifact for CPUs of `arch`, signed by the default key unless `signed` is false."""
+    """Writes a small artifact for CPUs of `arch` and steps of version `step`, signed by the default key unless `signed`
+    is false."""
 
-    def make(*, signed: bool = True, version: str = "0.1", arch: str = "x86_64") -> Path:
+    def make(
+        *, signed: bool = True, version: str = "0.1", arch: str = "x86_64", step: str = STEP_CONVENTION[1]
+    ) -> Path:
         path = tmp_path / "model.pyca"
         cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16", block_tokens=16)
         forward = [Function("forward", tokens, f"f{tokens}", ("token_ids",), ("w",)) for tokens in (1, 16)]
@@ -89,7 +93,7 @@ def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
             isa="x86-64-v3",
             features=("avx2", "fma"),
             library="lib.so",
-            abi=(Tool("tvm_ffi", "0.1.15"),),
+            abi=(Tool("tvm_ffi", "0.1.15"), Tool(STEP_CONVENTION[0], step)),
             functions=tuple(forward),
         )
         provenance = Provenance(

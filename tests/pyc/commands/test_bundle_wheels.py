@@ -46,6 +46,15 @@ def test_wheels_for_another_place_are_refused(pyc, make_local_artifact, wheels, 
     assert required.count("--hash") == 1
 
 
+def test_a_program_of_another_pyc_is_refused_beside_this_runtime(pyc, make_local_artifact, wheels, tmp_path):
+    artifact, out = make_local_artifact(step="1"), tmp_path / "made"
+    code, text, err = pyc("bundle", artifact, "-o", out, "--wheels", wheels)
+    assert (code, text, err.count("\n")) == (8, "", 1)
+    assert f"{artifact}: the artifact's code was compiled for pyc-step 1" in err and "build the artifact again" in err
+    assert not out.exists()
+    assert pyc("bundle", artifact, "-o", out, "--no-wheels")[0] == 0  # for machines that have their own
+
+
 def test_of_many_wheels_that_do_not_fit_the_first_are_named(pyc, make_local_artifact, wheels, tmp_path):
     folder = tmp_path / "wheels"
     folder.mkdir()

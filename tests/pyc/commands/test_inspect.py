@@ -65,7 +65,7 @@ def test_it_says_why_it_does_not_run_here(pyc, make_artifact, decoder_artifact, 
     def verdict(path):
         return " ".join(pyc("inspect", path)[1].split("runs here    ")[1].split("\ncompiled for")[0].split())
 
-    path = make_artifact()
+    path = make_artifact(step="1")
     monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert verdict(path).startswith("no: this CPU") and "x86-64-v3 needs fma" in verdict(path)
