@@ -52,6 +52,10 @@ def check_cache() -> Iterator[Finding]:
     if problem:
         yield Finding("cache", "warn", f"{existing} {problem}", "set PYC_CACHE_DIR to a folder")
         return
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        remedy = "set PYC_CACHE_DIR to a folder that can be used"
+        yield Finding("cache", "warn", f"{folder} may not be read: builds have no cache", remedy)
+        return
     if not os.access(existing, os.W_OK | os.X_OK):
         yield Finding("cache", "warn", f"{folder} cannot be written", "set PYC_CACHE_DIR to a folder that can be")
     size, limit = measure(folder), limit_bytes()
@@ -59,6 +63,10 @@ def check_cache() -> Iterator[Finding]:
     entries = size.entries + size.chunks
     found = f"{folder}: {entries} entries, {used_bytes / 1e9:.2f} GB of at most {limit / 1e9:.2f} GB"
     yield Finding("cache", "ok" if used_bytes <= limit else "warn", found, "run: pyc cache prune")
+    if size.unreadable:
+        remedy = "let their owner run: chmod -R a+rX on that folder, or set PYC_CACHE_DIR to a folder of your own"
+        found = f"{size.unreadable} of {entries} entries are another user's, and may not be read"
+        yield Finding("cache entries", "warn", found, remedy)
     yield check_space("cache space", folder, "PYC_CACHE_DIR")
 
 

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from pyc.runtime.host import unfinished
-from pyc.runtime.host.cache_folder import limit_bytes, prune, remove, sweep_staged
+from pyc.runtime.host.cache_folder import ENTRY_MODE, limit_bytes, prune, remove, sweep_staged
 from pyc.runtime.host.home import open_regular
 from pyc.runtime.host.temporary_files import create_locked
 
@@ -73,16 +73,10 @@ class Cache:
     def get(self, key: str, *, counts: bool = True) -> bytes | None:
         """Return the entry's bytes, or None. What is no part of an artifact does not count among hits and misses."""
         found = self._open(key)
+        data = None if found is None else self._read(found, key)
         if counts:
-            self._count(found)
-        if found is None:
-            return None
-        try:
-            with found as file:
-                return b"".join(_blocks(file))
-        except OSError as error:
-            self._warn(f"{self._path(key)}: {error.strerror}; computing it again")
-            return None
+            self.count(is_hit=data is not None)
+        return data
 
     def put(self, key: str, data: bytes) -> None:
         """Publish an entry."""
@@ -146,11 +140,27 @@ class Cache:
                 remove(path)
                 return None
             if not intact:
-                logger.warning("cache: entry %s is damaged; computing it again", path)
-                remove(path)
+                self._drop_damaged(key)
                 return None
             stack.pop_all()
             return file
+
+    def _read(self, file: BinaryIO, key: str) -> bytes | None:
+        """The bytes of an entry that was right a moment ago, looked at again: another process may write to it."""
+        try:
+            with file:
+                data = b"".join(_blocks(file))
+                if blake3(key.encode()).update(data).digest() == file.read(DIGEST_BYTES + 1):
+                    return data
+        except OSError as error:
+            self._warn(f"{self._path(key)}: {error.strerror}; computing it again")
+            return None
+        self._drop_damaged(key)
+        return None
+
+    def _drop_damaged(self, key: str) -> None:
+        logger.warning("cache: entry %s is damaged; computing it again", self._path(key))
+        remove(self._path(key))
 
     def _stage(self, key: str, stack: contextlib.ExitStack) -> _Staged | None:
         if self.directory is None:
@@ -206,7 +216,7 @@ class _Staged:
 
     def open(self) -> None:
         """Make the file and lock it. Raises OSError."""
-        self._descriptor = create_locked(self._named, os.O_RDWR)
+        self._descriptor = create_locked(self._named, os.O_RDWR, ENTRY_MODE)
 
     def _named(self) -> Path:
         self.path = self._directory / f"staged-{secrets.token_hex(8)}"

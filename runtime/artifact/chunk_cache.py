@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import Chunk
 from pyc.runtime.host import unfinished
-from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, prune
+from pyc.runtime.host.cache_folder import ENTRY_MODE, cache_directory, limit_bytes, prune
 from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.temporary_files import create_locked
 
@@ -86,7 +86,7 @@ class ChunkCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             with unfinished.held(drop):
                 try:
-                    descriptor = create_locked(named, os.O_WRONLY)
+                    descriptor = create_locked(named, os.O_WRONLY, ENTRY_MODE)
                     try:
                         _write(descriptor, stored)
                         os.replace(staged[-1], path)

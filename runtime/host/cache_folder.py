@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 LIMIT_BYTES = 32 << 30
 """Default size above which old entries are dropped; $PYC_CACHE_BYTES, a size such as 10GB, overrides it."""
 MOST_SHOWN = 18
+ENTRY_MODE = 0o666
+"""Of entries, from which the umask takes: other users may read them, as they may read artifacts."""
 STALE_S = 24 * 3600
 """Age of a staged file that nobody can still be writing, where the file system has no locks to tell."""
 
@@ -57,7 +59,10 @@ def cache_directory() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """What is in a cache: entries of builds, chunks of artifacts, zig's own cache, and what killed processes left."""
+    """What is in a cache: entries of builds, chunks of artifacts, zig's own cache, and what killed processes left.
+
+    `unreadable` is how many entries and chunks this user may not read.
+    """
 
     entries: int
     entry_bytes: int
@@ -65,6 +70,7 @@ class CacheSize:
     chunk_bytes: int
     zig_bytes: int
     leftovers: int
+    unreadable: int
 
 
 def measure(directory: Path) -> CacheSize:
@@ -78,6 +84,7 @@ def measure(directory: Path) -> CacheSize:
         chunk_bytes=sum(size for _, size, _ in chunks),
         zig_bytes=sum(_size(Path(root) / name) for root, _, names in walked for name in names),
         leftovers=sum(1 for _ in _abandoned(directory)),
+        unreadable=sum(not os.access(path, os.R_OK) for _, _, path in (*entries, *chunks)),
     )
 
 

@@ -40,8 +40,8 @@ def create(path: Path, flags: int, mode: int) -> int | None:
     return None
 
 
-def create_locked(named: Callable[[], Path], flags: int) -> int:
-    """Make an empty file for this user alone, open with `flags` and locked; its descriptor.
+def create_locked(named: Callable[[], Path], flags: int, mode: int = 0o600) -> int:
+    """Make an empty file, for this user alone unless `mode` says more, open with `flags` and locked; its descriptor.
 
     `named` gives a new name for each try: a sweep of another process may remove the file before it is locked. Another
     sweep may then still be about to remove that name, so it is not used again. Raises OSError, after MOST_TRIES, too.
@@ -50,7 +50,7 @@ def create_locked(named: Callable[[], Path], flags: int) -> int:
         path = named()
         with unfinished.making():
             unfinished.require_going_on()
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         if _kept(descriptor, path):
             return descriptor
     raise _swept(path)

@@ -40,7 +40,9 @@ class ZigCache:
             if self._folder is None:
                 if self.shared is not None and os.path.lexists(self.shared) and not is_zig_cache(self.shared):
                     self._folder = self._make_private()
-                    logger.warning("cache: %s is not zig's cache; the compiler uses a temporary one", self.shared)
+                    may_be_read = os.access(self.shared, os.R_OK | os.X_OK) or not self.shared.is_dir()
+                    why = "is not zig's cache" if may_be_read else "may not be read"
+                    logger.warning("cache: %s %s; the compiler uses a temporary one", self.shared, why)
                 elif self.shared is not None and _is_writable(self.shared):
                     self._folder = self.shared
                 else:

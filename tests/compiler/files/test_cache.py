@@ -9,8 +9,10 @@ import stat
 import pytest
 from swept_writers import sweep_before_locks
 
+from pyc.compiler.files import cache as cache_file
 from pyc.compiler.files.cache import Cache
-from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, sweep_staged
+from pyc.compiler.health import check_cache
+from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, measure, sweep_staged
 from pyc.runtime.host.temporary_files import MOST_TRIES
 
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -52,6 +54,42 @@ def test_put_and_get(folder, data):
     assert cache.get(KEY) == data
     assert cache.get(OTHER) is None
     assert (cache.hits, cache.misses) == (1, 2)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_who_may_read_an_entry_is_for_the_umask_to_say(folder, umask, mode):
+    former = os.umask(umask)
+    try:
+        Cache(folder).put(KEY, DATA)
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE(entry_of(folder).stat().st_mode) == mode
+
+
+def test_entries_that_may_not_be_read_are_counted(folder, monkeypatch):
+    monkeypatch.setenv("PYC_CACHE_DIR", str(folder))
+    for key in (KEY, OTHER):
+        Cache(folder).put(key, DATA)
+    assert measure(folder).unreadable == 0
+    monkeypatch.setattr(os, "access", lambda path, mode: OTHER not in str(path))
+    assert measure(folder).unreadable == 1
+    (found,) = (each for each in check_cache() if each.name == "cache entries")
+    assert found.verdict == "warn" and found.found.startswith("1 of 2 entries are another user's")
+
+
+def test_an_entry_that_changes_after_it_was_looked_at_is_not_used(folder, monkeypatch, caplog):
+    Cache(folder).put(KEY, DATA)
+    looked_at = cache_file._is_intact
+
+    def and_changed(file, key):
+        found = looked_at(file, key)
+        with entry_of(folder).open("r+b") as entry:
+            entry.write(b"Z")
+        return found
+
+    monkeypatch.setattr(cache_file, "_is_intact", and_changed)
+    assert Cache(folder).get(KEY) is None
+    assert "is damaged; computing it again" in caplog.text and not files_of(folder)
 
 
 def test_a_stream_that_is_not_read_to_its_end_leaves_nothing(folder):
