@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import structs
+
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
 from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
-from pyc.runtime.artifact.format import Function, Tool
+from pyc.runtime.artifact.format import Function, KvDtype, ModelInfo, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,23 @@ class CompiledProgram:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes that a backend takes, as measured: of the `build`'s process, of `compilers` beside it, and of a `run`'s
-    process whatever the model is; None: that is not known."""
+    process whatever the model is; None: that is not known.
+
+    Keys and values are of `cache_dtype`, None: of the header's; `heads_apart`, those of a head are in a piece of memory
+    for its whole context.
+    """
 
     build_bytes: int
     compilers_bytes: int
     run_bytes: int | None
+    cache_dtype: KvDtype | None = None
+    heads_apart: bool = False
+
+    def cache_of(self, info: ModelInfo) -> ModelInfo:
+        """Return the model with its cache as this backend has it."""
+        if info.kv_cache is None or self.cache_dtype is None:
+            return info
+        return structs.replace(info, kv_cache=structs.replace(info.kv_cache, dtype=self.cache_dtype))
 
 
 class Backend(Protocol):

@@ -12,7 +12,7 @@ from functools import cached_property
 import msgspec
 
 from pyc.backends.matrix_shapes import place_of
-from pyc.compiler.recipe.types import Document, Quantize
+from pyc.compiler.recipe.types import Override, Quantize
 from pyc.compiler.schemes import (
     ALIASES,
     KEEP_CODES,
@@ -75,16 +75,18 @@ class RecipeSchemes:
         except RecipeError:
             self._matches = False
             return (self.all,)
+        if scheme is None:
+            return ()
         return (self.kept if scheme == Dense() else (scheme,), self.all)
 
-    def _scheme_of(self, quantize: Quantize, name: str, *, is_embedding: bool) -> Scheme:
-        """What `Quantize.scheme_of` returns, without looking at each override."""
+    def _scheme_of(self, quantize: Quantize, name: str, *, is_embedding: bool) -> Scheme | None:
+        """What `Quantize.scheme_of` returns, without looking at each override; None: one of a later pyc."""
         overrides = quantize.overrides
         found = min(self._named.get(each, len(overrides)) for each in (name, name.rpartition(".")[0]))
         found = next((place for place, one in self._patterns if place < found and one.matches(name)), found)
         if found < len(overrides):
-            return _scheme(overrides[found].scheme)
-        return _scheme(quantize.embeddings if is_embedding and quantize.embeddings != "auto" else quantize.scheme)
+            return _known(overrides[found].scheme)
+        return _known(quantize.embeddings if is_embedding and quantize.embeddings != "auto" else quantize.scheme)
 
     @cached_property
     def all(self) -> tuple[Scheme, ...]:
@@ -130,6 +132,10 @@ def _scheme(name: str) -> Scheme:
     return SCHEMES.get(ALIASES.get(name, name), Dense())
 
 
+def _known(name: str) -> Scheme | None:
+    return _scheme(name) if ALIASES.get(name, name) in SCHEMES else None
+
+
 def _counted(header: Header, name: str) -> frozenset[str]:
     """What a record of that name counts."""
     records = [record.options for record in header.provenance.passes if record.name == name]
@@ -139,9 +145,28 @@ def _counted(header: Header, name: str) -> frozenset[str]:
         return frozenset()
 
 
+class _AnyOverride(msgspec.Struct):
+    match: str
+    scheme: str
+
+
+class _AnyQuantize(msgspec.Struct):
+    scheme: str = "none"
+    embeddings: str = "auto"
+    overrides: tuple[_AnyOverride, ...] = ()
+
+
+class _AnyRecipe(msgspec.Struct):
+    """What names schemes in a recipe. That of a later pyc has keys and values that this one does not know."""
+
+    quantize: _AnyQuantize = msgspec.field(default_factory=_AnyQuantize)
+
+
 def _quantize(header: Header) -> Quantize | None:
-    """That of the recipe; None where it is none."""
+    """That of the recipe, of which what names no scheme is left out; None where it is none."""
     try:
-        return msgspec.json.decode(header.provenance.recipe, type=Document).quantize
+        said = msgspec.json.decode(header.provenance.recipe, type=_AnyRecipe).quantize
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+    overrides = tuple(Override(match=one.match, scheme=one.scheme) for one in said.overrides)
+    return Quantize(scheme=said.scheme, embeddings=said.embeddings, overrides=overrides)

@@ -71,7 +71,11 @@ class _TokenizerFile(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class RunSize:
     """What a run's memory depends on: `weights_bytes` as stored, the graph's functions, the `buckets` of the one that
-    reads tokens, ascending, what its tokenizer takes, and what the backend holds beside: libraries and copies."""
+    reads tokens, ascending, what its tokenizer takes, and what the backend holds beside: libraries and copies.
+
+    The cache of `info` is as the backend has it; `heads_apart`, each head's keys have a piece of memory for the whole
+    context.
+    """
 
     info: ModelInfo
     functions: tuple[Function, ...]
@@ -79,6 +83,7 @@ class RunSize:
     weights_bytes: int
     tokenizer_bytes: int
     backend_bytes: int
+    heads_apart: bool = False
 
 
 def kv_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
@@ -105,7 +110,7 @@ def run_peak_bytes(size: RunSize, sequences: int, tokens: int) -> int:
         + size.tokenizer_bytes
         + size.weights_bytes
         + size.backend_bytes
-        + _touched_cache_bytes(size.info, sequences, tokens)
+        + _touched_cache_bytes(size, sequences, tokens)
         + _touched(used, largest)
         + logits
     )
@@ -165,13 +170,18 @@ def _type_bytes(kind: TensorType, rows: int) -> int:
     return round_up(prod(extents) * DTYPES[kind.dtype].itemsize, _ALIGNMENT)
 
 
-def _touched_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
-    """The pages of each layer's array of keys and values that hold tokens."""
-    cache = info.kv_cache
+def _touched_cache_bytes(size: RunSize, sequences: int, tokens: int) -> int:
+    """The pages of each layer's array of keys and values, or of each head's piece of it, that hold tokens."""
+    info, cache = size.info, size.info.kv_cache
     if cache is None:
         return 0
     layer = kv_cache_bytes(info, info.max_sequences, info.context) // cache.layers
-    return cache.layers * _touched(kv_cache_bytes(info, sequences, tokens) // cache.layers, layer)
+    pieces = 2 * cache.heads * sequences if size.heads_apart else 1
+    used = kv_cache_bytes(info, sequences, tokens) // cache.layers // pieces
+    piece = kv_cache_bytes(info, sequences, info.context) // cache.layers // pieces
+    if layer < HUGE_FROM_BYTES:
+        return cache.layers * pieces * used
+    return cache.layers * min(layer, pieces * min(piece, round_up(used, HUGE_PAGE_BYTES)))
 
 
 def _touched(used_bytes: int, array_bytes: int) -> int:

@@ -100,6 +100,9 @@ class _Panels:
         """Return how a packed matrix is stored."""
         panels, panel_bytes = tensor.shape
         scheme, columns = (UNKNOWN, 0) if self._are_too_many else self._found(tensor)
+        if not columns:  # of a later pyc's scheme; the shapes beside it may tell
+            known = self._shapes.inputs(_plain(tensor))
+            columns = known[1][0] if known is not None and len(known[1]) == 1 else 0
         rows = self._shapes.rows(_plain(tensor), panels)
         if panels == ceil_div(self._info.vocab_size, LANES) and columns == self._info.hidden_size:
             rows = self._info.vocab_size if rows == panels * LANES else rows

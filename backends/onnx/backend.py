@@ -36,7 +36,7 @@ class OnnxBackend:
     operators: ClassVar[Mapping[str, Operator]] = ONNX_OPERATORS
     cache_block_tokens: ClassVar[None] = None
     suffix: ClassVar[str] = ".onnx"
-    memory: ClassVar[Memory] = Memory(build_bytes=0, compilers_bytes=0, run_bytes=31_000_000)
+    memory: ClassVar[Memory] = Memory(0, 0, run_bytes=31_000_000, cache_dtype="f32", heads_apart=True)
     """ONNX Runtime (measured: 30 to 32 MB)."""
 
     def held_bytes(self, weight: StoredTensor) -> int:

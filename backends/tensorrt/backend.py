@@ -37,7 +37,7 @@ class TensorRtBackend:
     operators: ClassVar[Mapping[str, Operator]] = ONNX_OPERATORS
     cache_block_tokens: ClassVar[None] = None
     suffix: ClassVar[str] = ".tensorrt"
-    memory: ClassVar[Memory] = Memory(build_bytes=0, compilers_bytes=0, run_bytes=None)
+    memory: ClassVar[Memory] = Memory(0, 0, run_bytes=None, cache_dtype="f32", heads_apart=True)
     """What TensorRT and a driver take of the host's memory was measured nowhere."""
 
     def held_bytes(self, weight: StoredTensor) -> int:

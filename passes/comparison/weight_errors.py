@@ -48,7 +48,7 @@ from pyc.runtime.artifact.format import Header, Tensor
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.tensor_rows import TensorRows
 from pyc.runtime.artifact.validate import tensor_bytes
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, RecipeError
 
 logger = logging.getLogger(__name__)
 
@@ -243,7 +243,12 @@ def _recorded_recipe(artifact: Artifact) -> Recipe:
         document = msgspec.json.decode(artifact.header.provenance.recipe, type=dict[str, object])
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{artifact.path}: its recipe is no JSON: {error}") from error
-    return recipe_from(document)
+    try:
+        return recipe_from(document)
+    except RecipeError as error:
+        raise ArtifactError(
+            f"{artifact.path}: its recorded recipe is another pyc's ({error}); report it with the pyc that built it"
+        ) from error
 
 
 def _with_places(recorded: Recipe, source: Recipe) -> Recipe:

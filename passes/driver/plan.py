@@ -197,7 +197,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
             text_bytes,
         ),
         about_compilers_bytes=sum(memory.compilers_bytes for memory in memories),
-        kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),
+        kv_cache_bytes=kv_cache_bytes(run.info if run else info, info.max_sequences, info.context),
         run_tokens=run_tokens,
         about_run_bytes=None if run is None else run_peak_bytes(run, 1, run_tokens),
         about_run_full_bytes=None if run is None else run_peak_bytes(run, info.max_sequences, _full_tokens(run)),
@@ -235,7 +235,8 @@ def _run_size(lowered: Lowered, recipe: Recipe, weights_bytes: int) -> RunSize |
     held_bytes = sum(backend.held_bytes(backend.stored(weight)) for weight in module.weights.values())
     reads = "forward" if module.info.kind == "decoder" else "embed"
     return RunSize(
-        info=module.info,
+        info=backend.memory.cache_of(module.info),
+        heads_apart=backend.memory.heads_apart,
         functions=module.graph.functions,
         buckets=buckets_of(recipe, module.info).of(reads),
         weights_bytes=weights_bytes,

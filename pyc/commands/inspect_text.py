@@ -12,7 +12,7 @@ import msgspec
 from pyc.backends.stored_weights import StoredWeight, scheme_bytes, stored_weights, weights_of
 from pyc.commands.tables import entry_lines
 from pyc.models.files import MAX_BYTES
-from pyc.runtime.artifact.format import MAJOR, MINOR, TRUNCATION, Header
+from pyc.runtime.artifact.format import MAJOR, MINOR, TRUNCATION, Header, KvCache
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
@@ -33,6 +33,7 @@ from pyc.runtime.text.text_cut import TextCut, read_text_cut
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
 KV_TOKENS = 1000
+F32_CACHES = ("onnx", "tensorrt")
 FEW = 8
 ADAPTERS = ("lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft", "trainable_tokens", "merged")
 """Kinds of adapters, by the names of the passes that fuse them without fuse_; those of backends fuse other things."""
@@ -66,9 +67,7 @@ def summary(opened: Artifact) -> Iterator[str]:
         above += own
     yield from _entry("sizes", [f"hidden {model.hidden_size}", f"vocabulary {model.vocab_size}", *_layers(header)])
     if model.kv_cache is not None:
-        cache = model.kv_cache
-        size_bytes = KV_TOKENS * cache.layers * 2 * cache.heads * head_bytes(cache) // cache.block_tokens
-        yield from _entry("kv cache", [f"{cache.dtype}", f"{human_bytes(size_bytes)} for {KV_TOKENS} tokens"])
+        yield from _entry("kv cache", list(_caches(header, model.kv_cache)))
     if model.pooling is not None:
         yield from _entry("pooling", [model.pooling.mode, *(["normalised"] if model.pooling.normalize else ())])
     yield from _entry("text", list(_text(header)))
@@ -203,6 +202,17 @@ def _weights(weights: Sequence[StoredWeight]) -> Iterator[str]:
     rest = [weight.size_bytes for weight in weights if not weight.is_matrix]
     if rest:
         yield f"vectors {human_bytes(sum(rest))}"
+
+
+def _caches(header: Header, cache: KvCache) -> Iterator[str]:
+    """A phrase for each dtype that keys and values have: those of ONNX graphs are f32, whatever the header says."""
+    dtypes = {program.backend: "f32" if program.backend in F32_CACHES else cache.dtype for program in header.programs}
+    for dtype in dict.fromkeys(dtypes.values() or [cache.dtype]):
+        stored = msgspec.structs.replace(cache, dtype=dtype)
+        size_bytes = KV_TOKENS * cache.layers * 2 * cache.heads * head_bytes(stored) // cache.block_tokens
+        those = [backend for backend, its in dtypes.items() if its == dtype]
+        where = f" for {' and '.join(those)}" if len(set(dtypes.values())) > 1 else ""
+        yield f"{dtype}, {human_bytes(size_bytes)} for {KV_TOKENS} tokens{where}"
 
 
 def _layers(header: Header) -> Iterator[str]:

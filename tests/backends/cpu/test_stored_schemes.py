@@ -95,6 +95,28 @@ def test_a_recipe_that_is_none_leaves_panels_as_they_are(recipe):
     assert {weight.scheme for weight in found} == {"packed", "f32"}
 
 
+def test_a_recipe_of_a_later_pyc_tells_as_much_of_schemes():
+    quantize = {"scheme": "int4-g32", "overrides": [DOWN, *CHOSEN]}
+    header, _ = header_of(model=str(DEMO), quantize=quantize)
+    recipe = json.loads(header.provenance.recipe)
+    recipe["future"] = {"deep": [1]}
+    recipe["quantize"] |= {"future": 1, "algorithm": "of tomorrow", "kv_cache": "f4"}
+    for one in recipe["quantize"]["overrides"]:
+        one["future"] = None
+    assert stored_weights(with_recipe(header, recipe)) == stored_weights(header)
+    # A scheme that this pyc does not have is called packed, and its parameters are counted all the same.
+    recipe["quantize"] |= {"scheme": "int4-g48"}
+    found = stored_weights(with_recipe(header, recipe))
+    assert "packed" in {weight.scheme for weight in found}
+    assert [weight.values for weight in found] == [weight.values for weight in stored_weights(header)]
+
+
+def with_recipe(header, recipe):
+    return msgspec.structs.replace(
+        header, provenance=msgspec.structs.replace(header.provenance, recipe=json.dumps(recipe))
+    )
+
+
 def test_panels_of_any_size():
     header, _ = header_of(model=str(DEMO), quantize={"scheme": "int4-g32", "embeddings": "int8-g32"})
     sizes = (1, 63, 64, 65, 4096, 1 << 40, (1 << 53) - 1)

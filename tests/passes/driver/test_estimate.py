@@ -91,6 +91,21 @@ def test_onnx_runtime_copies_weights(scheme, own_home, artifacts, tiny_checkpoin
     assert planned.about_build_peak_bytes < 150e6
 
 
+@pytest.mark.slow
+def test_onnx_runtime_has_keys_and_values_in_f32(own_home, artifacts, tiny_checkpoint):
+    """134 MB of them, of which 512 positions of each of 64 heads are a huge page: an eighth of them takes all."""
+    pytest.importorskip("onnxruntime")
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 4}
+    checkpoint = tiny_checkpoint("llama", **heads, hidden_size=128, intermediate_size=256, max_position_embeddings=4096)
+    recipe = {"shapes": {"tokens": [1, 128], "batch": [1], "logits": [1], "context": 4096}}
+    recipe |= {"quantize": {"scheme": "none", "kv_cache": "int8"}, "targets": [{"backend": "onnx"}]}
+    path = artifacts(checkpoint, **recipe).path
+    planned = plan(recipe_from(recipe_for(checkpoint, **recipe)))
+    assert planned.kv_cache_bytes == 4 * 2 * 8 * 4096 * 128 * 4
+    for about, tokens in ((planned.about_run_bytes, 512), (planned.about_run_full_bytes, 4096)):
+        assert about == pytest.approx(run_bytes(path, tokens), rel=0.2)
+
+
 def test_what_a_gpu_takes_of_the_hosts_memory_is_not_known(own_home, tiny_checkpoint):
     pytest.importorskip("onnx")
     recipe = recipe_for(tiny_checkpoint("llama"), targets=[{"backend": "tensorrt"}])

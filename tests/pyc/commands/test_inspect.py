@@ -4,8 +4,11 @@ import json
 import platform
 
 import artifact_forge
+import msgspec
 
+from pyc.commands import inspect_text
 from pyc.passes.driver.build import build
+from pyc.runtime.artifact.format import Header, KvCache, ModelInfo, Program
 from pyc.runtime.artifact.trust.key_store import list_trusted, remove_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import parse_public_key
 from pyc.runtime.executors.cpu import features as cpu
@@ -59,6 +62,17 @@ def test_it_says_whether_and_as_what_it_runs_here(pyc, decoder_artifact):
     lines = pyc("inspect", decoder_artifact)[1].splitlines()
     assert [line for line in lines if line.startswith("runs here    yes, as ")]
     assert "text         tokenizer, chat template" in lines
+
+
+def test_keys_and_values_of_onnx_graphs_are_f32():
+    cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16", block_tokens=16)
+    program = Program("onnx", "cpu", "any", "linux", "onnxruntime", (), "g", (), ())
+    of_cpu = msgspec.structs.replace(program, backend="cpu")
+    header = Header(ModelInfo("llama", "decoder", 32, 8, 64, 2, cache, None), (), (), (program,), (), None, None)
+    assert list(inspect_text._caches(header, cache)) == ["f32, 1.02 MB for 1000 tokens"]
+    header = msgspec.structs.replace(header, programs=(of_cpu, program))
+    of_both = ["f16, 512 kB for 1000 tokens for cpu", "f32, 1.02 MB for 1000 tokens for onnx"]
+    assert list(inspect_text._caches(header, cache)) == of_both
 
 
 def test_it_says_why_it_does_not_run_here(pyc, make_artifact, decoder_artifact, monkeypatch):
