@@ -7,13 +7,15 @@ of time on each `recv` alone would let a byte every few seconds last for days.
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import io
 import os
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,11 +41,49 @@ class StalledError(OSError):
     """A server sent next to nothing for too long."""
 
 
+class Opening:
+    """Sockets on their way to be connections, which other threads may end: `connect` waits for a server otherwise."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._is_ended = False
+
+    @contextlib.contextmanager
+    def held(self, raw: socket.socket) -> Iterator[None]:
+        """In the context `end` ends what waits for this socket. Raises OSError where it was before."""
+        try:
+            with self._lock:
+                self._sockets.add(raw)
+                is_ended = self._is_ended
+            if is_ended:
+                raise ConnectionAbortedError(errno.ECONNABORTED, "closed meanwhile")
+            yield
+        finally:
+            with self._lock:
+                self._sockets.discard(raw)
+
+    def end(self) -> None:
+        """End what is on its way, and what will be."""
+        with self._lock:
+            self._is_ended = True
+            for raw in self._sockets:
+                try:
+                    socket.socket.shutdown(raw, socket.SHUT_RDWR)
+                except unless_signalled(OSError):
+                    pass
+
+
 class Connection:
     """One connection, to whom an address names; `send` and the response of `http.client` take turns."""
 
     def __init__(
-        self, address: Address, context: ssl.SSLContext | None, patience: Retries, proxy: Address | None
+        self,
+        address: Address,
+        context: ssl.SSLContext | None,
+        patience: Retries,
+        proxy: Address | None,
+        opening: Opening,
     ) -> None:
         """Connect, by way of the proxy if there is one. Raises OSError, ssl.SSLError and http.client.HTTPException."""
         self.origin = address.origin
@@ -52,13 +92,14 @@ class Connection:
         made = http.client.HTTPConnection(first.host, first.port, timeout=patience.connect_s)
         made.auto_open = 0  # a connection that is lost is made anew, here
         made.response_class = _Response
-        made._create_connection = _connected  # type: ignore[attr-defined]  # not among what typeshed knows
+        made._create_connection = partial(_connected, opening)  # type: ignore[attr-defined]  # unknown to typeshed
         self._http = made
         self._prefix = f"http://{address.authority}" if proxy is not None and address.scheme == "http" else ""
         try:
             made.connect()
             if proxy is not None and address.scheme == "https":
-                _ask_for_tunnel(made, address, patience)
+                with opening.held(made.sock):
+                    _ask_for_tunnel(made, address, patience)
         except unless_signalled(OSError, http.client.HTTPException) as error:
             if proxy is None or isinstance(error, socket.gaierror):
                 raise
@@ -71,8 +112,11 @@ class Connection:
             pass
         if context is not None:
             try:
-                raw = context.wrap_socket(raw, server_hostname=address.host)
+                raw = context.wrap_socket(raw, server_hostname=address.host, do_handshake_on_connect=False)
+                with opening.held(raw):
+                    raw.do_handshake()
             except BaseException:
+                raw.close()
                 made.close()
                 raise
         self._socket = _WatchedSocket(raw, patience)
@@ -123,7 +167,9 @@ class Connection:
                 pass
 
 
-def _connected(place: tuple[str, int], timeout_s: float, source: object = None) -> socket.socket:
+def _connected(
+    opening: Opening, place: tuple[str, int], timeout_s: float, source: object = None
+) -> socket.socket:
     """A connection to the first of a host's addresses that answers. Raises OSError, of the last.
 
     `socket.create_connection`, too, goes on to the next address where a signal handler raises an OSError.
@@ -134,7 +180,8 @@ def _connected(place: tuple[str, int], timeout_s: float, source: object = None) 
         try:
             raw = socket.socket(family, kind, protocol)
             raw.settimeout(timeout_s)
-            raw.connect(address)
+            with opening.held(raw):
+                raw.connect(address)
             return raw
         except unless_signalled(OSError) as error:
             problem = error
@@ -167,14 +214,16 @@ def _ask_for_tunnel(made: http.client.HTTPConnection, address: Address, patience
         raise
 
 
-def connect(address: Address, context: ssl.SSLContext | None, patience: Retries) -> Connection:
+def connect(
+    address: Address, context: ssl.SSLContext | None, patience: Retries, opening: Opening | None = None
+) -> Connection:
     """Return a connection; what may go away is an OSError. Raises FetchError for a certificate that is not valid and a
-    host that is not there."""
+    host that is not there. Another thread may end the wait by `opening`."""
     proxy = _proxy_for(address)
     asked = address if proxy is None else proxy
     what = "host" if proxy is None else "proxy"
     try:
-        return Connection(address, context, patience, proxy)
+        return Connection(address, context, patience, proxy, opening or Opening())
     except ssl.SSLCertVerificationError as error:
         remedy = "set SSL_CERT_FILE to the authorities that signed it"
         if error.verify_code in _OF_ANOTHER_HOST:

@@ -19,7 +19,7 @@ from pyc.runtime.host import forks
 from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources import response as answers
 from pyc.runtime.sources.address import Address, parse_address, redirected
-from pyc.runtime.sources.connection import Connection, connect, tls_context
+from pyc.runtime.sources.connection import Connection, Opening, connect, tls_context
 from pyc.runtime.sources.credentials import authorization
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.protocol import PATIENT, Retries
@@ -90,6 +90,7 @@ class HttpSource:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
+        self._opening = Opening()
         self._is_ended = False
         self._end = _held_lock()  # until the end; no Event, whose locks are left held where a signal's handler raises
         forks.tell(self)
@@ -145,6 +146,7 @@ class HttpSource:
         with self._lock:
             connections = [*self._idle, *self._busy]
             self._idle = []
+        self._opening.end()
         for connection in connections:
             connection.close()
 
@@ -152,6 +154,7 @@ class HttpSource:
         """In a child: connections are the parent's, and other threads' locks and waits are not there."""
         self._lock = threading.Lock()
         self._idle, self._busy = [], set()
+        self._opening = Opening()
         if not self._has_ended():
             self._end = _held_lock()
 
@@ -267,7 +270,8 @@ class HttpSource:
                 self._context = tls_context()
         if self._has_ended():
             raise ArtifactError(f"{self}: already closed")
-        made = connect(address, self._context if address.scheme == "https" else None, self._patience)
+        context = self._context if address.scheme == "https" else None
+        made = connect(address, context, self._patience, self._opening)
         with self._lock:
             self._busy.add(made)
         if self._has_ended():  # closed meanwhile
