@@ -138,20 +138,23 @@ def _renew(part: Path) -> None:
         return names[-1]
 
     sweep(part)
-    source = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    source = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    copy = -1
     try:
         _lock(source, part)
         copy = create_locked(named, os.O_RDWR)
-        try:
-            _copy(source, copy)
-            names[-1].replace(part)
-        except BaseException:
-            names[-1].unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(copy)
+        _copy(source, copy)
+        names[-1].replace(part)
+    except BaseException:
+        for name in names:
+            name.unlink(missing_ok=True)
+        raise
     finally:
-        os.close(source)
+        try:
+            os.close(source)
+        finally:
+            if copy >= 0:
+                os.close(copy)
 
 
 def _copy(source: int, target: int) -> None:

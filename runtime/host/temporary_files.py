@@ -6,7 +6,6 @@ of the same target knows what a dead one left, and removes it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -47,11 +46,16 @@ def create_locked(named: Callable[[], Path], flags: int, mode: int = 0o600) -> i
     sweep may then still be about to remove that name, so it is not used again. Raises OSError, after MOST_TRIES, too.
     """
     for _ in range(MOST_TRIES):
-        path = named()
-        with unfinished.making():
-            unfinished.require_going_on()
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        if _kept(descriptor, path):
+        path, descriptor, is_kept = named(), -1, False
+        try:
+            with unfinished.making():
+                unfinished.require_going_on()
+                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            is_kept = _locks(descriptor, path)
+        finally:
+            if descriptor >= 0 and not is_kept:
+                os.close(descriptor)
+        if is_kept:
             return descriptor
     raise _swept(path)
 
@@ -65,26 +69,27 @@ def create_locked_folder(made: Callable[[], Path]) -> int:
         with unfinished.making():
             unfinished.require_going_on()
             path = made()
+        descriptor, is_kept = -1, False
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            is_kept = _locks(descriptor, path)
         except FileNotFoundError:
             continue
-        if _kept(descriptor, path):
+        finally:
+            if descriptor >= 0 and not is_kept:
+                os.close(descriptor)
+        if is_kept:
             return descriptor
     raise _swept(path)
 
 
-def _kept(descriptor: int, path: Path) -> bool:
-    """Lock what was made; whether its name still leads to it, and its descriptor is open."""
-    is_kept = False
+def _locks(descriptor: int, path: Path) -> bool:
+    """Lock what was made; whether its name still leads to it."""
+    lock(descriptor, wait=True)
     try:
-        lock(descriptor, wait=True)
-        with contextlib.suppress(FileNotFoundError):
-            is_kept = os.path.samestat(os.lstat(path), os.fstat(descriptor))
-    finally:
-        if not is_kept:
-            os.close(descriptor)
-    return is_kept
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _swept(path: Path) -> OSError:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from interruptions import interrupted
 
+from pyc.runtime.artifact import partial_file
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu import libraries
 from pyc.runtime.host.home import open_regular
@@ -86,3 +87,24 @@ def test_a_library_that_guards_is_never_unloaded(monkeypatch: pytest.MonkeyPatch
     del owner
     assert closed == [2]
     os.close(kept.descriptor)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_a_partial_file_that_others_could_write_to(error: type[BaseException], tmp_path: Path) -> None:
+    """It is what it was, or its copy; nothing lies beside it, and who comes next may take it."""
+    part = tmp_path / ".m.part"
+    content = os.urandom(9000)
+
+    def work() -> None:
+        part.write_bytes(content)
+        part.chmod(0o666)
+        partial_file._renew(part)
+
+    work()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in interrupted(work, "/runtime/artifact/partial_file.py", "/host/temporary_files.py", error=error):
+        assert os.listdir(tmp_path) == [part.name] and part.read_bytes() == content
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) - before <= 2  # those that os.open has just returned
+    os.close(partial_file._locked(part))
