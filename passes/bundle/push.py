@@ -124,7 +124,10 @@ def load_of_layout(folder: Path, tag: str = "") -> Load:
     found = [each for each in index.manifests if each.annotations.get(REFERENCE) == tag] or list(index.manifests)
     if len(found) != 1:
         names = ", ".join(sorted(each.annotations.get(REFERENCE, "?")[:60] for each in found)[:8])
-        raise ArtifactError(f"{folder}: has {len(found)} manifests ({names}), expected one, or one called {tag}")
+        raise ArtifactError(
+            f"{folder}: has {len(found)} manifests ({names}), expected one, or one called "
+            f"{tag}; push it under the tag that it has here, or write a layout of that one (pyc bundle --tag {tag})"
+        )
     text, manifest = _document(_blob_file(folder, found[0]), _Manifest, found[0].digest)
     blobs, artifacts = [], []
     for descriptor in (manifest.config, *manifest.layers):

@@ -94,6 +94,8 @@ def _run_trial(content: bytes, tokens: tuple[str, ...]) -> Findings:
             f"trying it ended with signal {-done.returncode}, after at most {cpu_s} s of processor time and "
             f"{memory_bytes >> 20} MiB of memory ({last})"
         )
+    if last.startswith(("ModuleNotFoundError", "ImportError")):  # this program's paths are its own, as of a notebook
+        return examine(content, tokens)
     return Findings(f"trying it ended with exit code {done.returncode} ({last})")
 
 

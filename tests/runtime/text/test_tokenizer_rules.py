@@ -279,3 +279,12 @@ def test_odd_texts(tokenizers: dict[str, Tokenizer], text: str) -> None:
         ids = tokenizer.encode(text)
         assert all(0 <= token < tokenizer.vocab_size for token in ids)
     assert tokenizers["byte_level_bpe"].decode(tokenizers["byte_level_bpe"].encode(text)) == text
+
+
+def test_where_the_other_process_finds_no_pyc_it_is_tried_here(
+    document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a program that finds its modules by means of its own; the tokenizer is not to blame."""
+    monkeypatch.setattr(tokenizer_trial, "_PROGRAM", "import nothing_of_that_name")
+    content = json.dumps({**document, "version": "1.0 "}).encode()  # in no cache of this process
+    assert try_tokenizer(content, ()) == examine(content)
