@@ -286,5 +286,5 @@ def test_where_the_other_process_finds_no_pyc_it_is_tried_here(
 ) -> None:
     """As of a program that finds its modules by means of its own; the tokenizer is not to blame."""
     monkeypatch.setattr(tokenizer_trial, "_PROGRAM", "import nothing_of_that_name")
-    content = json.dumps({**document, "version": "1.0 "}).encode()  # in no cache of this process
+    content = json.dumps(document, indent=5).encode()  # in no cache of this process
     assert try_tokenizer(content, ()) == examine(content)
