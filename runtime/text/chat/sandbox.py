@@ -21,6 +21,7 @@ from jinja2.tests import TESTS
 from jinja2.utils import Namespace, pass_context
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.text.authored_markup import Markup
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
 from pyc.runtime.text.chat.filters import (
     BUILTIN_FILTERS,
@@ -108,7 +109,7 @@ ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
     (Macro, frozenset({"name", "arguments", "caller"})),
 )
 WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
-TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test", "callable", "escaped"))
+TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test", "callable"))
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -175,6 +176,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             if name in WIDTH_METHODS:
                 check_width(meter, args[0] if args else None)
             elif name == "replace" and len(args) >= 2:
+                if isinstance(text, Markup):
+                    args = (args[0], meter.escaped(args[1]), *args[2:])
                 check_replace(meter, text, args[0], args[1])
             elif name == "join" and len(args) == 1:
                 return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
@@ -195,8 +198,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "**":
             _check_power(self.meter, left, right)
         elif operator == "%":
-            check_percent(self.meter, left)
+            check_percent(self.meter, left, right)
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
+            if isinstance(left, Markup):
+                right = self.meter.escaped(right)
+            elif isinstance(right, Markup):
+                left = self.meter.escaped(left)
             self.meter.charge(len(left) + len(right))
         return self.meter.accept(adopt(self.binop_table[operator](left, right), left, right))
 
