@@ -179,6 +179,42 @@ MARKUP = [
     "m.content|safe|e",
     '"%s"|safe|format("%s"|e)|format(1)',
 ]
+FURTHER = [
+    "n.l|batch(2)|list",
+    "n.l|batch(3, 0)|list",
+    "m.role|batch(linecount=3, fill_with='-')|list",
+    "m.content|e|batch(9)|map('join')|join('|')",
+    "n.l|slice(3)|list",
+    "n.l|slice(slices=3, fill_with=none)|list",
+    "m.content|urlencode",
+    "'a/b c=\u00e9'|urlencode",
+    "n.d|urlencode",
+    "[['a b', 1], ['&', none]]|urlencode",
+    "m.content|striptags",
+    "'&#60;|x|&gt; <!-- c --> y'|striptags",
+    "('<b>x</b> &lt;'|safe)|striptags + '<'",
+    "m.content|forceescape",
+    "m.content|e|forceescape",
+    "m|attr('content') is defined",
+    "(m.role|attr('upper'))()",
+    "[n.l, m.role]|map('attr', 'count')|map('string')|map('length')|list|length",
+    "[[1, 2], [3]]|sum(start=[])",
+    "[m, n]|sum(attribute='l', start=[0]) if false else [n, n]|sum(attribute='l', start=[0])",
+    "n.l.copy()",
+    "n.d.copy()",
+    "'a1'.isidentifier()",
+    "m.content.isprintable()",
+    "'upper' is filter",
+    "'odd' is test",
+    "'test' is test",
+    "m.role is filter",
+    "m.role is test",
+    "m.role is callable",
+    "raise_exception is callable",
+    "m.role.upper is callable",
+    "'abc' is escaped",
+    "'abc'|e is escaped",
+]
 REFUSED = [
     "('{:>5}'|safe).format('<'|safe)",
     "('abc'|safe).center(9, '<')",
@@ -203,7 +239,7 @@ def by_transformers(expression):
     return text
 
 
-@pytest.mark.parametrize("expression", MARKUP)
+@pytest.mark.parametrize("expression", MARKUP + FURTHER)
 def test_expressions_are_those_of_jinja2(expression):
     assert str(ChatTemplate(source_of(expression)).render(MESSAGES)) == by_transformers(expression)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from jinja2 import filters as builtin
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, Undefined
 
 from pyc.runtime.errors import RunError
@@ -26,8 +27,15 @@ _NOTHING = AuthoredText("", TEMPLATE)
 MAX_INDENT = 16
 LONGEST_ENTITY = 5
 _NUMBER = 640  # characters of the longest
+_ROW = 8
 _WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(?:\*|\d{4,}|\d*\.(?:\*|\d{4,}))")
 _LONG_NUMBER = re.compile(r"\d{4,}")
+
+
+def check_dunder(name: object) -> None:
+    """Refuse Python's own names at once, whether the object has them or not."""
+    if isinstance(name, str) and name.startswith("__"):
+        raise SecurityError(f"access to {name!r} is not allowed")
 
 
 def check_width(meter: Meter, width: object) -> None:
@@ -141,11 +149,16 @@ def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = Fal
 def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
     if attribute is not None:
         iterable = map(builtin.make_attrgetter(context.environment, attribute), iterable)
+    meter = meter_of(context)
     total = start
-    for value in meter_of(context).each(iterable):
-        if not isinstance(total, (int, float)) or not isinstance(value, (int, float)):
-            raise RunError("chat template: sum of something other than numbers")
-        total = total + value
+    for value in meter.each(iterable):
+        if isinstance(total, list) and isinstance(value, list):
+            meter.charge(8 * (len(total) + len(value)))
+            total = meter.accept(total + value)
+        elif isinstance(total, (int, float)) and isinstance(value, (int, float)):
+            total = total + value
+        else:
+            raise RunError("chat template: sum of something other than numbers, or lists with `start=[]`")
     return total
 
 
@@ -179,6 +192,24 @@ def _check_round(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, ob
         raise RunError("chat template: round to more than 20 digits")
 
 
+def _check_attr(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """ChatEnvironment.getattr looks at what the object has."""
+    for name in (*args[1:], *kwargs.values()):
+        check_dunder(name)
+
+
+def _check_rows(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For filters that make rows: how many, or of how many."""
+    for value in (*args[1:2], *(kwargs[name] for name in ("linecount", "slices") if name in kwargs)):
+        if isinstance(value, int):
+            meter.charge(_ROW * value if value > 0 else 0)
+
+
+def _check_url(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """A character is at most four bytes, each `%XX`."""
+    meter.charge(12 * meter.size(args[0]).characters)
+
+
 def _check_text(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """For filters that call str() on their input."""
     meter.text(args[0])
@@ -191,6 +222,8 @@ def _no_check(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, objec
 # name: jinja2's implementation, what to check before it runs
 BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "abs": (abs, _no_check),
+    "attr": (builtin.do_attr, _check_attr),
+    "batch": (builtin.do_batch, _check_rows),
     "capitalize": (builtin.do_capitalize, _check_text),
     "center": (builtin.do_center, _check_center),
     "count": (len, _no_check),
@@ -217,12 +250,15 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "round": (builtin.do_round, _check_round),
     "select": (builtin.sync_do_select, _no_check),
     "selectattr": (builtin.sync_do_selectattr, _no_check),
+    "slice": (builtin.sync_do_slice, _check_rows),
     "sort": (builtin.do_sort, _no_check),
+    "striptags": (builtin.do_striptags, _check_text),
     "title": (builtin.do_title, _check_text),
     "trim": (builtin.do_trim, _check_text),
     "truncate": (builtin.do_truncate, _check_text),
     "unique": (builtin.do_unique, _no_check),
     "upper": (builtin.do_upper, _check_text),
+    "urlencode": (builtin.do_urlencode, _check_url),
     "wordcount": (builtin.do_wordcount, _check_text),
 }
 
