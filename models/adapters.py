@@ -49,7 +49,8 @@ MOST_LOOKED_AT = 256
 """Entries of a folder without an adapter in which one is looked for."""
 _PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin")
 
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
+"""What PEFT calls the model in the names of tensors; names without it are read, too."""
 _FACTOR = re.compile(r"(?P<module>.+)\.(?P<part>lora_A|lora_B)(\.[^.]+)?\.weight")
 _EMBEDDING_FACTOR = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<part>A|B)(\.[^.]+)?")
 _MAGNITUDE = re.compile(r"(?P<module>.+)\.lora_magnitude_vector(\.[^.]+)?")
@@ -172,7 +173,7 @@ def _read_tensors(directory: Directory) -> dict[str, Source]:
     tensors = dict[str, Source]()
     file = read_header(directory.files, path, f"{directory.label}: {WEIGHTS}", AdapterError)
     for stored, source in file.tensors.items():
-        name = stored.removeprefix(_PREFIX)
+        name = stored.removeprefix(PREFIX)
         if name in tensors:
             raise AdapterError(
                 f"{directory.label}: tensors {tensors[name].tensor!r} and {stored!r} are the same"

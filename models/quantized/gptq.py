@@ -6,9 +6,10 @@ scales [groups, N], g_idx [K]. AWQ ("gemm"): qweight [K, N / 8], qzeros [groups,
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from pyc.compiler.codes import IntegerCodes
 from pyc.models.messages import quoted
@@ -16,6 +17,7 @@ from pyc.models.quantized.parts import SCALES, Parts, divided
 from pyc.runtime.errors import IngestError
 
 WORD_BITS = 32
+T = TypeVar("T")
 
 
 class GptqSettings(Struct, frozen=True):
@@ -30,10 +32,12 @@ class GptqSettings(Struct, frozen=True):
 
 
 class AwqSettings(Struct, frozen=True):
-    """quantization_config of AWQ."""
+    """quantization_config of AWQ. `w_bit` and `q_group_size` are AutoAWQ's names."""
 
-    bits: int = 4
-    group_size: int = 128
+    bits: int | UnsetType = UNSET
+    w_bit: int | UnsetType = UNSET
+    group_size: int | UnsetType = UNSET
+    q_group_size: int | UnsetType = UNSET
     version: str | None = None
     format: str | None = None
     checkpoint_format: str | None = None
@@ -44,7 +48,7 @@ def read_gptq(raw: object, parts: Parts) -> None:
     """Take every GPTQ module. Raises IngestError for what does not fit together."""
     given = parts.settings(raw, GptqSettings)
     parts.require(given.bits, (4, 8), "bits")
-    form = _same(given.format, given.checkpoint_format, parts) or "gptq"
+    form = _same({"format": given.format, "checkpoint_format": given.checkpoint_format}, parts) or "gptq"
     parts.require(form, ("gptq", "gptq_v2"), "format" if given.format else "checkpoint_format")
     for pattern in given.dynamic or {}:
         if not pattern.startswith("-:"):
@@ -57,26 +61,30 @@ def read_gptq(raw: object, parts: Parts) -> None:
     parts.require_beside("qweight", "scales", "qzeros")
 
 
-def _same(form: str | None, older: str | None, parts: Parts) -> str | None:
-    """Return what `format` and `checkpoint_format`, its older name, say; raises IngestError where they disagree."""
-    if form is not None and older is not None and form != older:
-        raise IngestError(
-            f"{parts.label}: {parts.place}format is {quoted(form)}, but checkpoint_format is "
-            f"{quoted(older)}; expected the same of both"
-        )
-    return form if form is not None else older
+def _same(names: Mapping[str, T | UnsetType | None], parts: Parts) -> T | None:
+    """Return what a setting under two names says; raises IngestError where they disagree."""
+    given = [(name, value) for name, value in names.items() if value is not None and not isinstance(value, UnsetType)]
+    for name, value in given[1:]:
+        if value != given[0][1]:
+            raise IngestError(
+                f"{parts.label}: {parts.place}{given[0][0]} is {quoted(str(given[0][1]))}, but {name} is "
+                f"{quoted(str(value))}; expected the same of both"
+            )
+    return given[0][1] if given else None
 
 
 def read_awq(raw: object, parts: Parts) -> None:
     """Take every AWQ module. Raises IngestError for what does not fit together."""
     given = parts.settings(raw, AwqSettings)
-    parts.require(given.bits, (4,), "bits")
+    bits = _same({"bits": given.bits, "w_bit": given.w_bit}, parts)
+    group_size = _same({"group_size": given.group_size, "q_group_size": given.q_group_size}, parts)
+    parts.require(4 if bits is None else bits, (4,), "bits" if given.w_bit is UNSET else "w_bit")
     for name in ("version", "format", "checkpoint_format"):
         form = getattr(given, name)
         parts.require((form or "gemm").lower(), ("gemm",), name)
     parts.require(given.zero_point, (True,), "zero_point")
     for module in parts.modules("qweight"):
-        _read(module, given.bits, given.group_size, "awq", False, False, parts)
+        _read(module, 4, 128 if group_size is None else group_size, "awq", False, False, parts)
     parts.require_beside("qweight", "scales", "qzeros")
 
 

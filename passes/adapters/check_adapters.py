@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from pyc.compiler.manager import Observer
 from pyc.compiler.operands import sources
 from pyc.compiler.source_values import NotFiniteError
 from pyc.compiler.weights import Expression, Source
-from pyc.models.adapters import Adapter
+from pyc.models.adapters import PREFIX, Adapter
 from pyc.passes.adapters.adapter_targets import EMBEDDING_ENDING, HEAD, touched_by
 from pyc.passes.adapters.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError, QuantizeError
@@ -73,6 +73,41 @@ def warn_of_zeros(adapters: Sequence[tuple[Adapter, float]], files: SourceFiles)
                 "adapter %s: adapters[%d].weight is 0, so it has no part in the merge; leave it out or raise it",
                 adapter.reference, place,
             )  # fmt: skip
+
+
+def warn_of_names(adapters: Sequence[Adapter], module: Module, files: SourceFiles) -> None:
+    """Log a warning for each adapter with tensors of the model's modules under names that PEFT does not load.
+
+    PEFT leaves such a tensor out without an error, so that its model is the base; a build takes it by the end of its
+    name. Names of the model without its head (AutoModel) are right, too.
+    """
+    modules = {*(name.rpartition(".")[0] for name in module.weights), HEAD.rpartition(".")[0]}
+    for adapter in adapters:
+        named = [(source.tensor, _name_in_peft(source.tensor, modules, module.info.kind)) for source in adapter.tensors]
+        foreign = [(tensor, name) for tensor, name in named if name not in (None, tensor)]
+        if foreign:
+            files.warn(
+                logger,
+                "adapter %s: PEFT does not load %d of its %d tensors, such as %r, which PEFT calls %r; they are fused "
+                "here, where PeftModel.from_pretrained leaves them out and warns of missing keys",
+                adapter.reference, len(foreign), len(adapter.tensors), *foreign[0],
+            )  # fmt: skip
+
+
+def _name_in_peft(tensor: str, modules: Set[str], kind: str) -> str | None:
+    """Return what PEFT calls a tensor of one of a model's modules, None where it is of none of them."""
+    rest = tensor.removeprefix(PREFIX)
+    parts = rest.split(".")
+    starts = {".".join(parts[:end]) for end in range(1, len(parts))}
+    if kind == "decoder":  # AutoModel has no "model."
+        starts |= {f"model.{name}" for name in starts}
+    else:  # models with a head have a name for the encoder, such as "bert."
+        starts |= {name.partition(".")[2] for name in starts}
+    if rest != tensor and starts & modules:
+        return tensor
+    inner = (".".join(parts[start:end]) for start in range(len(parts)) for end in range(start + 1, len(parts)))
+    found = max(modules & {*inner}, key=len, default=None)
+    return None if found is None else PREFIX + found + rest.partition(found)[2]
 
 
 def warn_of_tied_heads(adapters: Sequence[Adapter], module: Module, files: SourceFiles) -> None:

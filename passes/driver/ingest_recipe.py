@@ -20,6 +20,7 @@ from pyc.passes.adapters.check_adapters import (
     check_values,
     require_same_base,
     warn_of_losses,
+    warn_of_names,
     warn_of_tied_heads,
     warn_of_zeros,
 )
@@ -43,6 +44,7 @@ def ingest_recipe(
         check_values(adapter, files)
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
     in_turn = [adapter for adapter, _ in adapters]
+    warn_of_names(in_turn, module, files)
     warn_of_tied_heads(in_turn, module, files)
     if recipe.merge is None:
         warn_of_losses(in_turn, files, is_tied=has_tied_head(module))

@@ -11,7 +11,7 @@ template's that it did not write.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import SupportsIndex, cast
 
 TEMPLATE = "t"
@@ -25,7 +25,7 @@ CALLER = "c"
 UNKNOWN = "u"
 """A mixture of the others."""
 
-_PERCENT = re.compile(r"%(?:\((?P<name>[^)]*)\))?[#0\- +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlL]?(?P<kind>.)", re.DOTALL)
+PERCENT = re.compile(r"%(?:\((?P<name>[^)]*)\))?[#0\- +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlL]?(?P<kind>.)", re.DOTALL)
 
 
 class AuthoredText(str):
@@ -65,25 +65,25 @@ class AuthoredText(str):
 
     # --- parts of the text
 
-    def strip(self, chars: str | None = None) -> AuthoredText:
+    def strip(self, chars: str | None = None, /) -> AuthoredText:
         return self.lstrip(chars).rstrip(chars)
 
-    def lstrip(self, chars: str | None = None) -> AuthoredText:
+    def lstrip(self, chars: str | None = None, /) -> AuthoredText:
         return self[len(self) - len(super().lstrip(chars)) :]
 
-    def rstrip(self, chars: str | None = None) -> AuthoredText:
+    def rstrip(self, chars: str | None = None, /) -> AuthoredText:
         return self[: len(super().rstrip(chars))]
 
-    def removeprefix(self, prefix: str) -> AuthoredText:
+    def removeprefix(self, prefix: str, /) -> AuthoredText:
         return self[len(prefix) :] if self.startswith(prefix) else self
 
-    def removesuffix(self, suffix: str) -> AuthoredText:
+    def removesuffix(self, suffix: str, /) -> AuthoredText:
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
-    def partition(self, sep: str) -> tuple[str, str, str]:
+    def partition(self, sep: str, /) -> tuple[str, str, str]:
         return self._parted(super().partition(sep))
 
-    def rpartition(self, sep: str) -> tuple[str, str, str]:
+    def rpartition(self, sep: str, /) -> tuple[str, str, str]:
         return self._parted(super().rpartition(sep))
 
     def _parted(self, parts: tuple[str, str, str]) -> tuple[str, str, str]:
@@ -129,11 +129,11 @@ class AuthoredText(str):
 
     # --- texts put together
 
-    def join(self, parts: Iterable[str]) -> AuthoredText:
+    def join(self, parts: Iterable[str], /) -> AuthoredText:
         given = list(parts)
         return AuthoredText(super().join(given), self.authors.join(map(authors_of, given)))
 
-    def replace(self, old: str, new: str, count: SupportsIndex = -1) -> AuthoredText:
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> AuthoredText:
         text = super().replace(old, new, count)
         if not old:  # between all characters
             return derive(text, self, new)
@@ -172,16 +172,16 @@ class AuthoredText(str):
             return AuthoredText(text, self.authors)
         return derive(text, self)
 
-    def center(self, width: SupportsIndex, fillchar: str = " ") -> AuthoredText:
+    def center(self, width: SupportsIndex, fillchar: str = " ", /) -> AuthoredText:
         return derive(super().center(width, fillchar), self)
 
-    def ljust(self, width: SupportsIndex, fillchar: str = " ") -> AuthoredText:
+    def ljust(self, width: SupportsIndex, fillchar: str = " ", /) -> AuthoredText:
         return derive(super().ljust(width, fillchar), self)
 
-    def rjust(self, width: SupportsIndex, fillchar: str = " ") -> AuthoredText:
+    def rjust(self, width: SupportsIndex, fillchar: str = " ", /) -> AuthoredText:
         return derive(super().rjust(width, fillchar), self)
 
-    def zfill(self, width: SupportsIndex) -> AuthoredText:
+    def zfill(self, width: SupportsIndex, /) -> AuthoredText:
         return derive(super().zfill(width), self)
 
 
@@ -216,14 +216,15 @@ def adopt(value: object, *sources: object) -> object:
     return value
 
 
-def percent(template: str, values: object) -> AuthoredText:
-    """template % values, one field at a time."""
-    text = str.__mod__(template, cast("tuple[object, ...]", values))
-    whole = template if isinstance(template, AuthoredText) else AuthoredText(template, UNKNOWN)
+def percent(template: str, values: object, wrap: Callable[[object], object] = lambda value: value) -> AuthoredText:
+    """template % values, one field at a time. `wrap` is what shows a value, or a mapping of values."""
     given = list(values) if isinstance(values, tuple) else [values]
+    is_mapping = hasattr(type(values), "__getitem__") and not isinstance(values, (str, tuple))
+    text = str.__mod__(template, cast("tuple[object, ...]", wrap(values) if is_mapping else tuple(map(wrap, given))))
+    whole = template if isinstance(template, AuthoredText) else AuthoredText(template, UNKNOWN)
     pieces: list[AuthoredText] = []
     end = 0
-    for field in _PERCENT.finditer(template):
+    for field in PERCENT.finditer(template):
         pieces.append(whole[end : field.start()])
         end = field.end()
         if field["kind"] == "%":
@@ -233,8 +234,10 @@ def percent(template: str, values: object) -> AuthoredText:
             return derive(text, template, values)
         name = field["name"]
         value = given.pop(0) if name is None else cast("Mapping[str, object]", values)[name]
-        shown = str.__mod__(field[0], {name: value} if name is not None else (value,))
-        pieces.append(derive(shown, value) if shown != value else AuthoredText(shown, authors_of(cast("str", value))))
+        argument = wrap(value)
+        shown = str.__mod__(field[0], {name: argument} if name is not None else (argument,))
+        as_it_is = str(argument) if isinstance(value, str) else None
+        pieces.append(AuthoredText(shown, authors_of(as_it_is)) if shown == as_it_is else derive(shown, value))
     pieces.append(whole[end:])
     joined = AuthoredText("", TEMPLATE).join(pieces)
     return joined if joined == text else derive(text, template, values)

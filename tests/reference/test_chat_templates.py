@@ -91,15 +91,54 @@ def test_exports_have_every_template(layout, tiny_copy, tmp_path):
         assert (folder / "additional_chat_templates" / "rag.jinja").read_text() == RAG
 
 
-@pytest.mark.parametrize("role", ["assistant", "user"])
-def test_reasoning_has_the_names_that_transformers_gives_it(role):
-    from transformers.utils.chat_template_utils import render_jinja_template
+@pytest.fixture(scope="module")
+def said_by_transformers():
+    """Text of messages by a template, from apply_chat_template: what it changes before it renders counts, too."""
+    import transformers
+    from tokenizers import Tokenizer, models
 
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")))
+
+    def say(template, messages):
+        return tokenizer.apply_chat_template(
+            messages, chat_template=template, add_generation_prompt=True, tokenize=False
+        )
+
+    return say
+
+
+@pytest.mark.parametrize("role", ["assistant", "user"])
+def test_reasoning_has_the_names_that_transformers_gives_it(role, said_by_transformers):
     template = "{% for m in messages %}{{ m | tojson }}{{ m.reasoning_content }}|{{ m.thinking }}\n{% endfor %}"
     names = ("reasoning_content", "thinking", "reasoning")
     values = (None, "", "because", "why")
     for given in itertools.product((*values, "left out"), repeat=3):
         said = {name: value for name, value in zip(names, given, strict=True) if value != "left out"}
         messages = [{"role": "user", "content": "a"}, {"role": role, **said, "content": "b"}]
-        (expected,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True)
-        assert str(ChatTemplate(template).render(messages)) == expected
+        assert str(ChatTemplate(template).render(messages)) == said_by_transformers(template, messages)
+
+
+CALLS = [{"type": "function", "id": None, "function": {"name": "sit", "arguments": {"where": None}}}]
+NULLS = {
+    "content beside calls": {"role": "assistant", "content": None, "tool_calls": CALLS},
+    "content": {"role": "assistant", "content": None},
+    "calls": {"role": "assistant", "content": "b", "tool_calls": None},
+    "what other programs write": {
+        "role": "assistant", "content": "b", "refusal": None, "audio": None, "reasoning_content": None,
+    },
+    "name of a tool": {"role": "tool", "name": None, "content": [{"type": "text", "text": None}]},
+    "role": {"role": None, "content": "b"},
+}  # fmt: skip
+ASKS_FOR_CALLS = (
+    "{% for m in messages %}{% if 'tool_calls' in m %}{% if m.tool_calls | length != 1 %}"
+    "{{ raise_exception('one call at once') }}{% endif %}{{ m.tool_calls | tojson }}"
+    "{% else %}{{ '<' + m.role | string + '>' }}{{ m['content'] | trim }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", ["{{ messages }}", ASKS_FOR_CALLS], ids=["all", "asks for calls"])
+@pytest.mark.parametrize("case", NULLS)
+def test_a_key_that_is_null_is_left_out_as_in_transformers(case, template, said_by_transformers):
+    messages = [{"role": "user", "content": "a", "name": None}, NULLS[case], {"role": "user", "content": "c"}]
+    said = said_by_transformers(template, messages)
+    assert str(ChatTemplate(template).render(messages)) == said

@@ -1,8 +1,8 @@
 """The filters of chat templates, each with its cost checked before it builds anything.
 
 What is not in FILTERS does not exist: filters whose cost cannot be told beforehand, that are random, or that
-chat templates have no use for. Semantics are jinja2's, except `tojson`, which is that of transformers (no
-HTML escapes), and `safe`, which does nothing (there is no automatic escaping).
+chat templates have no use for. Semantics are jinja2's without automatic escaping, except `tojson`, which is that of
+transformers (no HTML escapes). So `safe` and `escape` return Markup (authored_markup.py), as jinja2's do.
 """
 
 import json
@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
-import markupsafe
 from jinja2 import filters as builtin
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, Undefined
 
 from pyc.runtime.errors import RunError
-from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive
+from pyc.runtime.text.authored_markup import Markup, mark
+from pyc.runtime.text.authored_text import PERCENT, TEMPLATE, UNKNOWN, AuthoredText, derive
 from pyc.runtime.text.chat.limits import Meter
 
 Check = Callable[[Meter, tuple[object, ...], Mapping[str, object]], None]
@@ -24,8 +25,17 @@ Function = Callable[..., object]
 MAX_WIDTH = 4096
 _NOTHING = AuthoredText("", TEMPLATE)
 MAX_INDENT = 16
+LONGEST_ENTITY = 5
+_NUMBER = 640  # characters of the longest
+_ROW = 8
 _WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(?:\*|\d{4,}|\d*\.(?:\*|\d{4,}))")
 _LONG_NUMBER = re.compile(r"\d{4,}")
+
+
+def check_dunder(name: object) -> None:
+    """Refuse Python's own names at once, whether the object has them or not."""
+    if isinstance(name, str) and name.startswith("__"):
+        raise SecurityError(f"access to {name!r} is not allowed")
 
 
 def check_width(meter: Meter, width: object) -> None:
@@ -41,10 +51,17 @@ def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
         meter.charge(len(text) + times * max(0, len(new) - len(old)))
 
 
-def check_percent(meter: Meter, template: object) -> None:
-    """The field widths of a %-format."""
-    if isinstance(template, str) and _WIDE_FIELD.search(template):
+def check_percent(meter: Meter, template: object, values: object) -> None:
+    """The field widths of a %-format, and the size of what it builds."""
+    if not isinstance(template, str):
+        return
+    if _WIDE_FIELD.search(template):
         raise RunError("chat template: a format with a field width of four digits or '*'")
+    if isinstance(values, Mapping):  # a format may name one value many times
+        values = [values.get(field["name"]) for field in PERCENT.finditer(template)]
+    given = values if isinstance(values, (list, tuple)) else [values]
+    shown = sum(_NUMBER if isinstance(value, (int, float)) else meter.size(value).characters for value in given)
+    meter.charge(len(template) + shown * (LONGEST_ENTITY if isinstance(template, Markup) else 1))
 
 
 def check_format_spec(spec: str) -> None:
@@ -54,10 +71,13 @@ def check_format_spec(spec: str) -> None:
 
 
 def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert: bool) -> str:
-    """separator.join(values), checked first. `convert`: values that are not text become text."""
+    """separator.join(values), checked first. `convert`: values that are not text become text. Markup escapes them."""
     parts: list[object] = []
+    is_markup = isinstance(separator, Markup)
     for value in meter.each(values):
-        if isinstance(value, str) or not convert:
+        if is_markup:
+            parts.append(meter.escaped(value))
+        elif isinstance(value, str) or not convert:
             parts.append(value)
         else:
             parts.append(derive(meter.text(value), value))
@@ -75,7 +95,7 @@ def _join(context: Context, value: object, d: object = _NOTHING, attribute: str 
     values = cast("Iterable[object]", value)
     if attribute is not None:
         values = map(builtin.make_attrgetter(context.environment, attribute), values)
-    return join_text(meter, meter.text(d), values, convert=True)
+    return join_text(meter, str(meter.text(d)), values, convert=True)
 
 
 def _tojson(
@@ -102,21 +122,43 @@ def _string(context: Context, value: object) -> str:
 
 
 def _escape(context: Context, value: object) -> str:
-    return str(markupsafe.escape(meter_of(context).text(value)))
+    return meter_of(context).escaped(value)
 
 
-def _safe(context: Context, value: object) -> object:
-    return value
+def _force_escape(context: Context, value: object) -> str:
+    meter = meter_of(context)
+    text = meter.text(value)
+    return meter.escaped(str(text) if isinstance(value, str) else derive(text, value))
+
+
+def _safe(context: Context, value: object) -> str:
+    text = meter_of(context).text(value)
+    return mark(text if isinstance(value, str) else derive(text, value))
+
+
+def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    """jinja2's, which knows Markup by its class."""
+    if isinstance(s, Markup):
+        plain = builtin.do_indent(str(s), str(width) if isinstance(width, str) else width, first, blank)
+        return mark(derive(plain, s, width))
+    if isinstance(width, Markup):
+        raise RunError("chat template: indent by a text of `safe` or `escape`; leave that filter out")
+    return builtin.do_indent(s, width, first, blank)
 
 
 def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
     if attribute is not None:
         iterable = map(builtin.make_attrgetter(context.environment, attribute), iterable)
+    meter = meter_of(context)
     total = start
-    for value in meter_of(context).each(iterable):
-        if not isinstance(total, (int, float)) or not isinstance(value, (int, float)):
-            raise RunError("chat template: sum of something other than numbers")
-        total = total + value
+    for value in meter.each(iterable):
+        if isinstance(total, list) and isinstance(value, list):
+            meter.charge(8 * (len(total) + len(value)))
+            total = meter.accept(total + value)
+        elif isinstance(total, (int, float)) and isinstance(value, (int, float)):
+            total = total + value
+        else:
+            raise RunError("chat template: sum of something other than numbers, or lists with `start=[]`")
     return total
 
 
@@ -141,13 +183,31 @@ def _check_replace(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, 
 
 
 def _check_format(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    check_percent(meter, args[0])
+    check_percent(meter, args[0], kwargs or args[1:])
 
 
 def _check_round(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     precision = args[1] if len(args) > 1 else kwargs.get("precision", 0)
     if not isinstance(precision, int) or abs(precision) > 20:
         raise RunError("chat template: round to more than 20 digits")
+
+
+def _check_attr(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """ChatEnvironment.getattr looks at what the object has."""
+    for name in (*args[1:], *kwargs.values()):
+        check_dunder(name)
+
+
+def _check_rows(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For filters that make rows: how many, or of how many."""
+    for value in (*args[1:2], *(kwargs[name] for name in ("linecount", "slices") if name in kwargs)):
+        if isinstance(value, int):
+            meter.charge(_ROW * value if value > 0 else 0)
+
+
+def _check_url(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """A character is at most four bytes, each `%XX`."""
+    meter.charge(12 * meter.size(args[0]).characters)
 
 
 def _check_text(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -162,6 +222,8 @@ def _no_check(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, objec
 # name: jinja2's implementation, what to check before it runs
 BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "abs": (abs, _no_check),
+    "attr": (builtin.do_attr, _check_attr),
+    "batch": (builtin.do_batch, _check_rows),
     "capitalize": (builtin.do_capitalize, _check_text),
     "center": (builtin.do_center, _check_center),
     "count": (len, _no_check),
@@ -171,7 +233,7 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "first": (builtin.do_first, _no_check),
     "float": (builtin.do_float, _no_check),
     "format": (builtin.do_format, _check_format),
-    "indent": (builtin.do_indent, _check_indent),
+    "indent": (_indent, _check_indent),
     "int": (builtin.do_int, _no_check),
     "items": (builtin.do_items, _no_check),
     "last": (builtin.do_last, _no_check),
@@ -188,12 +250,15 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "round": (builtin.do_round, _check_round),
     "select": (builtin.sync_do_select, _no_check),
     "selectattr": (builtin.sync_do_selectattr, _no_check),
+    "slice": (builtin.sync_do_slice, _check_rows),
     "sort": (builtin.do_sort, _no_check),
+    "striptags": (builtin.do_striptags, _check_text),
     "title": (builtin.do_title, _check_text),
     "trim": (builtin.do_trim, _check_text),
     "truncate": (builtin.do_truncate, _check_text),
     "unique": (builtin.do_unique, _no_check),
     "upper": (builtin.do_upper, _check_text),
+    "urlencode": (builtin.do_urlencode, _check_url),
     "wordcount": (builtin.do_wordcount, _check_text),
 }
 
@@ -201,6 +266,7 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
 OWN_FILTERS: dict[str, Function] = {
     "e": _escape,
     "escape": _escape,
+    "forceescape": _force_escape,
     "join": _join,
     "safe": _safe,
     "string": _string,

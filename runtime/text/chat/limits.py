@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.text.authored_markup import Markup, escape, escaped_length
+from pyc.runtime.text.authored_text import derive
 
 MAX_OUTPUT_CHARACTERS = 1 << 20
 MAX_STEPS = 2_000_000
@@ -126,6 +128,12 @@ class Meter:
         text = str(value)
         self.charge(len(text))
         return text
+
+    def escaped(self, value: object) -> Markup:
+        """str(value) as text of HTML, its size checked before: it may be five times as long."""
+        text = self.text(value)
+        self.charge(escaped_length(text))
+        return escape(text if isinstance(value, str) else derive(text, value))
 
     def _check_clock(self) -> None:
         if time.thread_time() > self._deadline:

@@ -30,7 +30,7 @@ KNOWN_ROLES = frozenset(
 _SAID_BY_MODEL = frozenset(["content", "reasoning", "reasoning_content", "thinking"])
 _ASSISTANTS = ("assistant", "model")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names that a message's reasoning comes under; the first that is not null is what it says."""
+"""Names that a message's reasoning comes under; the first that it has is what it says."""
 
 
 def plain_messages(messages: object) -> list[dict[str, object]]:
@@ -65,8 +65,8 @@ class _Copier:
         self._values = 0
 
     def message(self, message: object, place: str) -> dict[str, object]:
-        """A message; what an assistant says is the model's."""
-        copy = self.mapping(message, place)
+        """A message without its keys that are null, as in transformers; what an assistant says is the model's."""
+        copy = {name: value for name, value in self.mapping(message, place).items() if value is not None}
         role = copy.get("role")
         if isinstance(role, str) and role in KNOWN_ROLES:
             copy["role"] = AuthoredText(role, ROLE)
@@ -116,7 +116,7 @@ class _Copier:
 
 def _with_reasoning(message: dict[str, object]) -> dict[str, object]:
     """The message with its reasoning under the names that templates read, as transformers 5 passes it."""
-    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    reasoning = next((message[name] for name in _REASONING if name in message), None)
     if reasoning is None:
         return message
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}

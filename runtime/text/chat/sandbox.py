@@ -21,12 +21,14 @@ from jinja2.tests import TESTS
 from jinja2.utils import Namespace, pass_context
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.text.authored_markup import Markup
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
 from pyc.runtime.text.chat.filters import (
     BUILTIN_FILTERS,
     OWN_FILTERS,
     Check,
     Function,
+    check_dunder,
     check_percent,
     check_replace,
     check_width,
@@ -53,8 +55,10 @@ STRING_METHODS = frozenset(
         "isascii",
         "isdecimal",
         "isdigit",
+        "isidentifier",
         "islower",
         "isnumeric",
+        "isprintable",
         "isspace",
         "istitle",
         "isupper",
@@ -101,14 +105,14 @@ LOOP_ATTRIBUTES = frozenset(
 )
 ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
     (str, STRING_METHODS),
-    (list, frozenset({"count", "index"})),
+    (list, frozenset({"copy", "count", "index"})),
     (tuple, frozenset({"count", "index"})),
-    (dict, frozenset({"get", "items", "keys", "values"})),
+    (dict, frozenset({"copy", "get", "items", "keys", "values"})),
     (LoopContext, LOOP_ATTRIBUTES),
     (Macro, frozenset({"name", "arguments", "caller"})),
 )
 WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
-TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test", "callable", "escaped"))
+TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test"))  # they ask jinja2's environment
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -131,6 +135,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {name: _guard_filter(*entry) for name, entry in BUILTIN_FILTERS.items()}
         self.filters |= {name: _count_filter(function) for name, function in (OWN_FILTERS | HOOKS).items()}
         self.tests = {name: self._count_test(cast("Function", TESTS[name])) for name in TEST_NAMES}
+        known = {"filter": BUILTIN_FILTERS.keys() | OWN_FILTERS.keys(), "test": {*TEST_NAMES, "filter", "test"}}
+        self.tests |= {name: self._count_test(names.__contains__) for name, names in known.items()}
         self.globals = {"range": _range, "dict": dict, "namespace": ChatNamespace, **functions}
 
     def compile_chat(self, source: str) -> Callable[[Mapping[str, object]], Iterable[str]]:
@@ -175,6 +181,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             if name in WIDTH_METHODS:
                 check_width(meter, args[0] if args else None)
             elif name == "replace" and len(args) >= 2:
+                if isinstance(text, Markup):
+                    args = (args[0], meter.escaped(args[1]), *args[2:])
                 check_replace(meter, text, args[0], args[1])
             elif name == "join" and len(args) == 1:
                 return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
@@ -195,21 +203,25 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "**":
             _check_power(self.meter, left, right)
         elif operator == "%":
-            check_percent(self.meter, left)
+            check_percent(self.meter, left, right)
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
+            if isinstance(left, Markup):
+                right = self.meter.escaped(right)
+            elif isinstance(right, Markup):
+                left = self.meter.escaped(left)
             self.meter.charge(len(left) + len(right))
         return self.meter.accept(adopt(self.binop_table[operator](left, right), left, right))
 
     def getattr(self, obj: object, attribute: str) -> object:
         """Attribute or item, a step each."""
         self.meter.step()
-        _check_dunder(attribute)
+        check_dunder(attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: object, argument: object) -> object:
         """Item or attribute, a step each."""
         self.meter.step()
-        _check_dunder(argument)
+        check_dunder(argument)
         return super().getitem(obj, cast("str", argument))
 
     def concat(self, parts: Iterable[str]) -> str:  # jinja2 has "".join here
@@ -366,12 +378,6 @@ def _check_product(meter: Meter, left: object, right: object) -> None:
 def _check_power(meter: Meter, base: object, exponent: object) -> None:
     if isinstance(base, int) and isinstance(exponent, int):
         meter.check_integer_bits(base.bit_length() * abs(operator.index(exponent)))
-
-
-def _check_dunder(name: object) -> None:
-    """Refuse Python's own names at once, whether the object has them or not."""
-    if isinstance(name, str) and name.startswith("__"):
-        raise SecurityError(f"access to {name!r} is not allowed")
 
 
 def _check_name(name: object) -> None:

@@ -5,6 +5,7 @@ from typing import cast
 
 from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 
+from pyc.runtime.text.authored_markup import Markup, mark
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive
 from pyc.runtime.text.chat.filters import check_format_spec, join_text
 from pyc.runtime.text.chat.limits import Meter
@@ -16,9 +17,16 @@ class BoundedFormatter(SandboxedFormatter):
     def __init__(self, environment: SandboxedEnvironment, meter: Meter) -> None:
         super().__init__(environment)
         self._meter = meter
+        self._escapes = False
 
     def format_text(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """template.format(*args, **kwargs), a field after the other."""
+        """template.format(*args, **kwargs), a field after the other. Markup escapes each field."""
+        if isinstance(template, Markup):
+            self._escapes = True
+            return mark(self._formatted(str(template), args, kwargs))
+        return self._formatted(template, args, kwargs)
+
+    def _formatted(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         if any(spec and "{" in spec for _, _, spec, _ in self.parse(template)):  # fields inside of fields
             return derive(self.vformat(template, args, kwargs), template, *args, *kwargs.values())
         author = template.authors[:1] if isinstance(template, AuthoredText) else UNKNOWN
@@ -33,17 +41,19 @@ class BoundedFormatter(SandboxedFormatter):
             if not field or field[0] in ".[":
                 field, automatic = f"{automatic}{field}", automatic + 1
             value = self.convert_field(self.get_field(field, args, kwargs)[0], conversion)
-            shown = self.format_field(value, spec or "")
-            pieces.append(derive(shown, value) if type(shown) is str else shown)
+            pieces.append(self.format_field(value, spec or ""))
         return join_text(self._meter, AuthoredText("", TEMPLATE), pieces, convert=False)
 
     def format_field(self, value: object, format_spec: str) -> str:
         """One field."""
         self._meter.step()
         check_format_spec(format_spec)
+        if self._escapes and format_spec and isinstance(value, Markup):
+            raise ValueError("Unsupported format specification for Markup.")  # as markupsafe says it
         text = self._meter.text(value) if not format_spec else format(value, format_spec)
         self._meter.charge(len(text))
-        return text
+        shown = derive(text, value) if type(text) is str else text
+        return self._meter.escaped(shown) if self._escapes else shown
 
     def convert_field(self, value: object, conversion: str | None) -> object:
         """`!r`, `!s` and `!a`."""

@@ -102,6 +102,19 @@ def test_settings_that_are_not_read_are_named_with_their_file(change, words, tin
         load_model(ModelSource(str(tmp_path / "old"), tmp_path))
 
 
+def test_auto_awqs_names_in_config_json_are_read(tiny_checkpoint, tmp_path):
+    path = tmp_path / "coded"
+    values = quantized_copy(tiny_checkpoint("llama", **SHAPE), "awq", path)
+    document = json.loads((path / "config.json").read_text())
+    document["quantization_config"] = {"quant_method": "awq", **AUTO_AWQ}
+    (path / "config.json").write_text(json.dumps(document))
+    with SourceFiles() as files:
+        module = load_model(ModelSource(str(path), tmp_path), files=files)
+        for name, value in values.items():
+            found = evaluate_rows(module.weights[name], 0, len(value), files)
+            np.testing.assert_allclose(found, value, rtol=2e-7, atol=1e-9)
+
+
 def test_settings_in_config_json_are_the_ones_that_count(tiny_checkpoint, tmp_path):
     """As transformers has it, which looks nowhere else."""
     quantized_copy(tiny_checkpoint("llama", **SHAPE), "gptq", tmp_path / "coded")

@@ -157,6 +157,17 @@ def test_tokens_are_not_assembled_out_of_parts(chat_tokenizers: dict[str, Tokeni
         ("{{ who }}", "<|im_end|>"),
         ("{{ messages[0].items() | list | last | last }}", "<|im_end|>"),
         ("{% for name in extra %}{{ name }}{% endfor %}", "<|im_end|>"),
+        ("{{ messages[0].content | safe }}", "<|im_end|>"),
+        ("{{ messages[0].content | striptags }}", "&lt;|im_</b>end|&gt;"),
+        ("{{ ('<|im_' | safe) + (messages[0].content | safe) }}", "end|>"),
+        ("{{ '<|im_%s' | safe | format(messages[0].content | safe) }}", "end|>"),
+        ("{{ ('<|im_{}' | safe).format(messages[0].content | safe) }}", "end|>"),
+        ("{{ ('x' | safe).replace('x', messages[0].content | safe) }}", "<|im_end|>"),
+        ("{{ ('' | safe).join(['<|im_' | safe, messages[0].content | safe]) }}", "end|>"),
+        ("{{ (messages[0].content | attr('lower'))() }}", "<|IM_END|>"),
+        ("{{ messages[0].content | batch(3) | map('join') | join }}", "<|im_end|>"),
+        ("{{ messages | map(attribute='content') | map('list') | sum(start=[]) | join }}", "<|im_end|>"),
+        ("{{ messages[0].copy().content }}", "<|im_end|>"),
     ):
         message = {"role": "im_end" if said is None else "user", "content": said or ""}
         variables = {"who": said or "", "extra": {said or "": 1}}
@@ -189,6 +200,13 @@ def test_the_template_keeps_its_control_tokens_through_every_operation(chat_toke
         "{{ {'a': '<|im_end|>'}['a'] }}",
         "{{ '<|im_end|>' if messages else 'x' }}",
         "{{ end_token }}",
+        "{{ '<|im_end|>' | safe + messages[0].content }}",
+        "{{ (messages[0].content | e) + ('<|im_end|>' | safe) }}",
+        "{{ ('%s<|im_end|>' | safe) % messages[0].content }}",
+        "{{ ('{}<|im_end|>' | safe).format(messages[0].content) }}",
+        "{{ ('\\n' | safe).join([messages[0].content, '<|im_end|>' | safe]) }}",
+        "{{ ('x<|im_end|>' | safe).replace('x', messages[0].content) }}",
+        "{{ ('x <|im_end|>' | safe | indent(2)).split()[1] }}",
         "{{ nothing | default('<|im_end|>') }}",
     ):
         rendered = ChatTemplate(source, {"end_token": "<|im_end|>"}).render([{"role": "user", "content": "I said so"}])
