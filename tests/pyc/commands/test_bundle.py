@@ -321,7 +321,7 @@ def test_names_of_folders_and_of_tars(pyc, make_local_artifact, tmp_path):
             assert {member.partition("/")[0] for member in archive.getnames()} == {root}
 
 
-@pytest.mark.parametrize("name", ["plain", "it's a model", 'two "words" $HOME'])
+@pytest.mark.parametrize("name", ["plain", "it's a model", 'two "words" $HOME', "a\\nb", "c\\tools", "x\\c y"])
 def test_a_command_that_is_named_can_be_pasted(name, pyc, make_local_artifact, wheels, tmp_path):
     assert pyc("bundle", make_local_artifact(), "-o", tmp_path / name, "--wheels", wheels)[0] == 0
     done = run(tmp_path / name / "health.sh", PYC_VENV=str(tmp_path / "none"))
