@@ -147,6 +147,7 @@ def _files(
         "digest": artifact_digest(opened.prelude.header_sha256),
         "size_mb": f"{opened.size_bytes / 1e6:,.1f}",
         "keys": [json_text(signer.key.text(), ensure_ascii=False) for signer in signers],
+        "signers": [json_text(signer.key.fingerprint) for signer in signers],
         "threshold": len(signers),
         "python": options.target.python,
         "machine": options.target.machine,

@@ -6,7 +6,7 @@ is evaluated. Of a recipe with a goal the schemes that its build chose are taken
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,12 +29,13 @@ from pyc.passes.calibration.imported_importance import imported_importance
 from pyc.passes.comparison.changes import Change
 from pyc.passes.comparison.compare_artifacts import provenance_changes, struct_changes
 from pyc.passes.driver.build_arguments import check_workers
+from pyc.passes.driver.conventions import other_conventions
 from pyc.passes.driver.emit_artifact import provenance_of
 from pyc.passes.driver.emit_programs import check_parts
 from pyc.passes.driver.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of, lower
 from pyc.passes.pipeline import pipeline
-from pyc.runtime.artifact.format import Generation, ModelInfo, Provenance
+from pyc.runtime.artifact.format import Generation, ModelInfo, Program, Provenance
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import MissingArtifactError, RecipeError
 
@@ -70,9 +71,19 @@ def check_artifact(recipe: Recipe, path: Path, *, workers: int | None = None) ->
         "model": struct_changes(header.model, info),
         **provenance_changes(header.provenance, made_of),
         "generation": struct_changes(header.generation, generation),
+        "programs": _convention_changes(header.programs),
     }
     same = (header.model, header.provenance, header.generation) == (info, made_of, generation)
+    same = same and not groups["programs"]
     return UpToDate(str(path), same, True, {name: changes for name, changes in groups.items() if changes})
+
+
+def _convention_changes(programs: Sequence[Program]) -> tuple[Change, ...]:
+    """The programs that are called in another way than those of a build now: this pyc runs none of them."""
+    return tuple(
+        Change(f"{other.program.backend} {other.program.isa} {other.program.arch}", other.recorded, other.ours)
+        for other in other_conventions(programs)
+    )
 
 
 def with_chosen_schemes(recipe: Recipe, recorded: str) -> Recipe:

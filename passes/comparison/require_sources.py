@@ -23,6 +23,7 @@ from pyc.passes.adapters.fuse_merged import FuseMerged
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.comparison.changes import Change, told
 from pyc.passes.comparison.compare_artifacts import provenance_changes
+from pyc.passes.driver.conventions import other_conventions
 from pyc.passes.mixed_precision.scheme_problem import Ingested
 from pyc.passes.pipeline import fuse_passes
 from pyc.runtime.artifact.format import PassRecord, Provenance, SourceFile
@@ -58,6 +59,14 @@ def require_model(artifact: Artifact, ingested: Ingested, calibration: Collectio
         groups = provenance_changes(before, after)
     is_merged = any(each.name == FuseMerged.name for each in (*before.passes, *after.passes))
     passes = [told("passes", change) if is_merged else _told_of_adapter(change) for change in groups["passes"]]
+    if passes and _is_recorded_otherwise(made_of, groups["passes"]):
+        if not groups["sources"]:
+            said = "".join(f" ({other.recorded})" for other in other_conventions(artifact.header.programs)[:1])
+            raise ArtifactError(
+                f"{artifact.path}: another pyc built it{said}, whose passes are not those of this one: "
+                f"{_listed(passes)}; report it with the pyc that built it, or build it again with this one"
+            )
+        passes = []  # what was recorded otherwise says nothing of what is given
     _refuse(artifact, [*passes, *(told("sources", change) for change in groups["sources"])])
 
 
@@ -117,6 +126,19 @@ def require_tokens(artifact: Artifact, given: Iterable[PassRecord]) -> None:
                     f"{artifact.path}: it was calibrated by other tokens than are read now: {key} {before[key]} in the "
                     f"artifact, {after.get(key)} now; report it with the pyc that built it, or build it again"
                 )
+
+
+def _is_recorded_otherwise(made_of: Provenance, changes: Iterable[Change]) -> bool:
+    """Whether another version of pyc made the records: a pass has another version, or no record says where the passes
+    before the schemes end."""
+    ends = {AssignSchemes.name, KEEP_CODES, KEEP_TYPES}
+    return ends.isdisjoint(each.name for each in made_of.passes) or any(
+        change.before and change.after and _version(change.before) != _version(change.after) for change in changes
+    )
+
+
+def _version(record: str) -> str:
+    return record.partition(" {")[0]
 
 
 def _merging(passes: Iterable[PassRecord]) -> tuple[PassRecord, ...]:
@@ -226,9 +248,12 @@ def _recorded(source: SourcePath, files: SourceFiles) -> SourceFile:
 def _refuse(artifact: Artifact, differences: list[str]) -> None:
     if not differences:
         return
-    more = len(differences) - MOST_TOLD
-    told_of = "; ".join([*differences[:MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
     raise ArtifactError(
-        f"{artifact.path}: it was made from something else: {told_of}; give the recipe or the checkpoint that it was "
-        "built from, with its adapters as they were, or build it again"
+        f"{artifact.path}: it was made from something else: {_listed(differences)}; give the recipe or the checkpoint "
+        "that it was built from, with its adapters as they were, or build it again"
     )
+
+
+def _listed(differences: list[str]) -> str:
+    more = len(differences) - MOST_TOLD
+    return "; ".join([*differences[:MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])

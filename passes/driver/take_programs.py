@@ -11,6 +11,7 @@ from typing import Self
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
+from pyc.passes.driver.conventions import OtherConvention, other_conventions
 from pyc.passes.driver.emit_programs import COMPILERS, Emitted, buckets_of, own_tools
 from pyc.passes.driver.module_differences import difference
 from pyc.passes.driver.module_identity import MODULE, identity_of, identity_text
@@ -60,6 +61,8 @@ def _matching(artifact: Artifact, lowered: Lowered, recipe: Recipe) -> Iterator[
         for isa in part.backend.fastest_first(target.isa):
             key = (target.backend, target.device, target.arch, isa)
             program = _program(artifact, key)
+            if others := other_conventions((program,)):
+                raise LowerError(_of_another_pyc(artifact, others[0]))
             recorded = {tool.name: tool.version for tool in program.abi}
             if recorded.get(MODULE) != identity_of(text).version:
                 if MODULE not in recorded:
@@ -85,9 +88,18 @@ def _program(artifact: Artifact, key: tuple[str, str, str, str]) -> Program:
     programs = artifact.header.programs
     found = next((each for each in programs if (each.backend, each.device, each.arch, each.isa) == key), None)
     if found is None:
+        if others := other_conventions(programs):
+            raise LowerError(_of_another_pyc(artifact, others[0]))
         there = ", ".join(f"{each.backend} {each.arch} {each.isa}" for each in programs) or "none"
         raise LowerError(
             f"{artifact.path}: has no program for the target {key[0]} {key[2]} {key[3]}, only {there}; build it with "
             "this target, or leave the target out of the recipe"
         )
     return found
+
+
+def _of_another_pyc(artifact: Artifact, other: OtherConvention) -> str:
+    return (
+        f"{artifact.path}: {other.told()}, so no recipe fits it here; build it again with this pyc, `pyc build "
+        "--program-only` where no weights are needed, or attach with the pyc that built it"
+    )

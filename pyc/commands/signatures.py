@@ -38,12 +38,14 @@ class Signatures:
             write_signatures(self._path, (*self._fetched, *(each for each in here if each not in self._fetched)))
 
     def tidy(self) -> None:
-        """Leave those of the artifact that is there now. Raises ArtifactError."""
-        from pyc.runtime.artifact.trust.signature_file import write_signatures
+        """Leave those of the artifact that is there now, and no file where it has none. Raises ArtifactError."""
+        from pyc.runtime.artifact.trust.signature_file import remove_signatures, write_signatures
 
         here = self._here()
         kept = self._right(here)
-        if kept and len(kept) != len(here):
+        if here and not kept:
+            remove_signatures(self._path)
+        elif len(kept) != len(here):
             write_signatures(self._path, kept)
 
     def _here(self) -> "tuple[SignatureRecord, ...]":

@@ -49,3 +49,45 @@ def environment(venv=sys.prefix):
 def run(script, *arguments, **variables):
     command = [str(script), *arguments]
     return subprocess.run(command, env={**environment(), **variables}, capture_output=True, text=True, check=False)
+
+
+STUB = """#!/bin/sh
+# Stands for a Python whose pip takes a while, or until $GATE is there, and fails with what $SAYS has.
+option=$1
+shift
+case "$1" in
+-c) case "$2" in
+    *ensurepip*) [ -z "${{LACKS_ENSUREPIP:-}}" ] || {{ echo "No module named 'ensurepip'" >&2; exit 1; }} ;;
+    *) echo "{version} {machine}" ;;
+    esac ;;
+-m) if [ "$2" = venv ]; then
+        mkdir -p "$3/bin" && ${{COPY:-cp}} "$0" "$3/bin/python"
+        printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
+        echo "command = python -m venv $3" >"$3/pyvenv.cfg"
+    else
+        [ "$2" != pip ] || env >"${{VARIABLES:-/dev/null}}"
+        sleep 0.2
+        while [ -n "${{GATE:-}}" ] && [ ! -e "$GATE" ]; do sleep 0.02; done
+    fi
+    [ -z "${{SAYS:-}}" ] || [ "$2" != "${{FAILS:-pip}}" ] || {{ printf "$SAYS" >&2; exit 1; }} ;;
+*) exec "{real}" "$option" "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def installable(pyc, make_local_artifact, wheels, tmp_path):
+    """A bundle whose install.sh has a Python that installs nothing."""
+    assert pyc("bundle", make_local_artifact(), "-o", tmp_path / "made", "--wheels", wheels)[0] == 0
+    stub, version = tmp_path / "python", f"{sys.version_info[0]}.{sys.version_info[1]}"
+    stub.write_text(STUB.format(version=version, machine=os.uname().machine, real=sys.executable))
+    stub.chmod(0o755)
+    return tmp_path / "made" / "install.sh"
+
+
+def start(script, venv, user=None, **variables):
+    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python"), **variables}
+    options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    if user is not None:
+        options |= {"user": user, "group": user, "extra_groups": ()}
+    return subprocess.Popen([str(script)], env=variables, **options)

@@ -95,6 +95,15 @@ def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path
     return path
 
 
+def remove_signatures(artifact: Path) -> None:
+    """Remove the file of signatures beside the artifact. Raises ArtifactError."""
+    path = signature_file(artifact)
+    try:
+        path.unlink(missing_ok=True)
+    except unless_signalled(OSError) as error:
+        raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
+
+
 def signatures_text(records: Sequence[SignatureRecord]) -> str:
     """The text of such a file."""
     return "".join(f"{_line(each)}\n" for each in records)

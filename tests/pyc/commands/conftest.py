@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from built_models import artifacts
-from bundles import make_local_artifact, wheels
+from bundles import installable, make_local_artifact, wheels
 from running_models import decoder_artifact, encoder_artifact
 from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 
@@ -29,6 +29,7 @@ __all__ = [
     "artifacts",
     "decoder_artifact",
     "encoder_artifact",
+    "installable",
     "make_local_artifact",
     "tiny_adapter",
     "tiny_checkpoint",

@@ -13,6 +13,7 @@ import pytest
 from built_models import recipe_for, target_of
 
 import pyc.passes.driver.emit_programs as emit_programs
+from pyc.backends.cpu import backend as cpu
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.compiler.files.source_files import SourceFiles
@@ -21,11 +22,13 @@ from pyc.passes.driver.attach import attach
 from pyc.passes.driver.build import build
 from pyc.passes.driver.build_programs import build_programs
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.host import extras
 from pyc.runtime.model import load
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96}
 SCHEME = {"scheme": "int4-g32"}
+LEVELS = {"x86_64": ("x86-64", "x86-64-v3")}.get(platform.machine(), ("armv8-a", "armv8.2-a+dotprod"))
 WITHOUT_COMPILERS = """
 import sys, importlib.metadata as metadata
 ABSENT = "tvm", "tvm_ffi", "ziglang", "onnx", "torch", "apache-tvm", "apache-tvm-ffi"
@@ -331,6 +334,21 @@ def test_programs_of_another_pyc(base, write, tmp_path, monkeypatch, pyc):
     for program, expected in ((older, "recorded no digest of the module"), (other, "built by another pyc (0.1.0)")):
         code, _, err = pyc("attach", program, write(base), "-o", tmp_path / "out.pyca")
         assert (code, expected in err) == (7, True), err
+
+
+def test_programs_that_are_called_otherwise_say_that_another_pyc_helps(base, write, tmp_path, monkeypatch, pyc):
+    """Whatever targets the recipe names: of another pyc none fits, and it is not for the recipe to leave one out."""
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu, "STEP_CONVENTION", ("pyc-step", "5"))
+        patch.setattr(CpuBackend, "compile", compile_nothing)
+        older = build_programs(recipe(base, targets=[{"isa": [LEVELS[0]]}]), output=tmp_path / "older.pyca").path
+    for isa in LEVELS:
+        source = write(base, targets=[{"isa": [isa]}])
+        code, _, err = pyc("attach", older, source, "-o", tmp_path / "out.pyca")
+        assert code == 7, err
+        assert f" {LEVELS[0]} is of another pyc (pyc-step 5); this one has pyc-step {STEP_CONVENTION[1]}, " in err, err
+        assert "build it again with this pyc" in err and "leave the target out" not in err
+        assert not (tmp_path / "out.pyca").exists()
 
 
 def compile_nothing(self, module, buckets, isas):

@@ -5,11 +5,13 @@ import json
 import pytest
 import yaml
 
+from pyc.backends.onnx import backend as onnx_backend
 from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.comparison.check_artifact import with_chosen_schemes
 from pyc.passes.driver import emit_artifact as emitting
 from pyc.passes.driver.build import build
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.executors.onnx.program import CONVENTION
 
 TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
 ONNX = {"shapes": {"tokens": [1, 16], "logits": [1, 16]}, "targets": [{"backend": "onnx"}]}
@@ -116,6 +118,23 @@ def test_every_change_has_its_line(pyc, recipe, tmp_path, monkeypatch):
     code, out, _ = pyc("build", path, "--check")
     assert (code, len(out.splitlines())) == (1, 2)
     assert out.splitlines()[1].startswith("tools lz4: ") and out.endswith(" in the artifact, 9 now\n")
+
+
+def test_programs_of_another_convention_are_not_up_to_date(pyc, recipe, monkeypatch):
+    """This pyc runs none of them, so an answer that all is well would leave the artifact as it is."""
+    path = recipe()
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_backend, "CONVENTION", ("pyc-onnx", "0"))
+        artifact = build(path).path
+    code, out, err = pyc("build", path, "--check")
+    now = " ".join(CONVENTION)
+    changes = f"programs onnx onnxruntime any: pyc-onnx 0 in the artifact, {now} now"
+    assert (code, out, err) == (1, f"{artifact}: not up to date\n{changes}\n", "")
+    document = json.loads(pyc("build", path, "--check", "--json")[1])
+    change = {"name": "onnx onnxruntime any", "before": "pyc-onnx 0", "after": now}
+    assert (document["is_up_to_date"], document["groups"]) == (False, {"programs": [change]})
+    build(path, force=True)
+    assert pyc("build", path, "--check")[0] == 0
 
 
 def test_what_is_not_there_and_what_is_wrong(pyc, recipe, tmp_path):

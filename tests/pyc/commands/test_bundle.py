@@ -20,8 +20,9 @@ from bundles import run
 
 from pyc.passes.attest.facts import facts_of
 from pyc.passes.bundle.wheels import DISTRIBUTION, Target, pins
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.key_store import signing_key
-from pyc.runtime.artifact.trust.signature_file import add_signature
+from pyc.runtime.artifact.trust.signature_file import add_signature, write_signatures
 
 
 def test_a_folder_runs_where_it_is_put(pyc, decoder_artifact, wheels, tmp_path):
@@ -103,8 +104,6 @@ def test_it_asks_for_the_signers_that_it_was_made_with(pyc, make_local_artifact,
     code, _, err = pyc(*arguments)
     assert code == 12 and "1 of the 2 signatures" in err
     assert not (tmp_path / "made").exists()
-    from pyc.runtime.artifact.reader import open_artifact
-
     with open_artifact(artifact) as opened:
         add_signature(artifact, signing_key("qa").sign(opened.prelude.pack()))
     assert pyc(*arguments)[0] == 0
@@ -112,6 +111,41 @@ def test_it_asks_for_the_signers_that_it_was_made_with(pyc, make_local_artifact,
     assert pyc("verify", bundle / "model.pyca", "--trust", bundle / "trust.toml")[0] == 0
     (bundle / "model.pyca.sig").unlink()
     assert pyc("verify", bundle / "model.pyca", "--trust", bundle / "trust.toml")[0] == 12
+
+
+def test_a_policy_that_was_cut_asks_for_no_less(pyc, make_local_artifact, tmp_path, key_home):
+    """As a copy without room leaves it: of any length it is refused, or asks for both signatures, whom this machine
+    trusts besides."""
+    artifact = make_local_artifact()
+    with open_artifact(artifact) as opened:
+        message = opened.prelude.pack()
+    add_signature(artifact, signing_key("qa").sign(message))
+    (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
+    assert pyc("bundle", artifact, "-o", tmp_path / "made", "--no-wheels")[0] == 0
+    (key_home / "policy.toml").unlink()
+    model, policy = tmp_path / "made" / "model.pyca", tmp_path / "made" / "trust.toml"
+    whole = policy.read_text()
+    signatures = {
+        "one": (),
+        "and another's": (signing_key("other").sign(message),),
+        "both": (signing_key("qa").sign(message),),
+    }
+    found = {}
+    for size in range(len(whole) + 1):
+        policy.write_text(whole[:size])
+        try:
+            said = tomllib.loads(whole[:size])
+        except tomllib.TOMLDecodeError:
+            said = {}
+        if said:
+            for who, records in signatures.items():
+                write_signatures(model, records)
+                found[size, who] = pyc("verify", model, "--trust", policy)[0]
+        elif size < 200 or not size % 50:  # nothing can be made of it
+            assert pyc("verify", model, "--trust", policy)[0] == 15
+    assert {code for (_, who), code in found.items() if who != "both"} == {12}
+    assert {code for (_, who), code in found.items() if who == "both"} == {0}
+    assert {(len(whole), who) for who in signatures} < found.keys() and len(found) > 2 * len(signatures)
 
 
 def test_scripts_are_plain_shell(pyc, make_local_artifact, wheels, tmp_path):
@@ -321,7 +355,7 @@ def test_names_of_folders_and_of_tars(pyc, make_local_artifact, tmp_path):
             assert {member.partition("/")[0] for member in archive.getnames()} == {root}
 
 
-@pytest.mark.parametrize("name", ["plain", "it's a model", 'two "words" $HOME'])
+@pytest.mark.parametrize("name", ["plain", "it's a model", 'two "words" $HOME', "a\\nb", "c\\tools", "x\\c y"])
 def test_a_command_that_is_named_can_be_pasted(name, pyc, make_local_artifact, wheels, tmp_path):
     assert pyc("bundle", make_local_artifact(), "-o", tmp_path / name, "--wheels", wheels)[0] == 0
     done = run(tmp_path / name / "health.sh", PYC_VENV=str(tmp_path / "none"))

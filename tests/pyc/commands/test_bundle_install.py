@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bundles import OTHER, environment, run
+from bundles import OTHER, environment, run, start
 
 
 @pytest.mark.parametrize(
@@ -27,47 +27,6 @@ def test_an_install_where_it_does_not_fit(variables, message, pyc, make_local_ar
     assert (done.returncode, done.stdout) == (69, "")
     assert message in done.stderr
     assert not (tmp_path / "venv").exists()
-
-
-STUB = """#!/bin/sh
-# Stands for a Python whose pip takes a while, and fails with what $SAYS has.
-option=$1
-shift
-case "$1" in
--c) case "$2" in
-    *ensurepip*) [ -z "${{LACKS_ENSUREPIP:-}}" ] || {{ echo "No module named 'ensurepip'" >&2; exit 1; }} ;;
-    *) echo "{version} {machine}" ;;
-    esac ;;
--m) if [ "$2" = venv ]; then
-        mkdir -p "$3/bin" && ${{COPY:-cp}} "$0" "$3/bin/python"
-        printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
-        echo "command = python -m venv $3" >"$3/pyvenv.cfg"
-    else
-        [ "$2" != pip ] || env >"${{VARIABLES:-/dev/null}}"
-        sleep 0.2
-    fi
-    [ -z "${{SAYS:-}}" ] || [ "$2" != "${{FAILS:-pip}}" ] || {{ printf "$SAYS" >&2; exit 1; }} ;;
-*) exec "{real}" "$option" "$@" ;;
-esac
-"""
-
-
-@pytest.fixture
-def installable(pyc, make_local_artifact, wheels, tmp_path):
-    """A bundle whose install.sh has a Python that installs nothing."""
-    assert pyc("bundle", make_local_artifact(), "-o", tmp_path / "made", "--wheels", wheels)[0] == 0
-    stub, version = tmp_path / "python", f"{sys.version_info[0]}.{sys.version_info[1]}"
-    stub.write_text(STUB.format(version=version, machine=os.uname().machine, real=sys.executable))
-    stub.chmod(0o755)
-    return tmp_path / "made" / "install.sh"
-
-
-def start(script, venv, user=None, **variables):
-    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python"), **variables}
-    options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    if user is not None:
-        options |= {"user": user, "group": user, "extra_groups": ()}
-    return subprocess.Popen([str(script)], env=variables, **options)
 
 
 def test_installs_at_once_leave_one_environment(installable, tmp_path):
@@ -326,6 +285,17 @@ def test_an_interpreter_that_is_gone_is_told_as_such_and_installed_anew(for_all)
 
 
 @pytest.mark.parametrize("script", ["run.sh", "health.sh"])
+def test_a_place_with_backslashes_is_named_as_it_is_called(script, for_all):
+    venv = for_all / "a\\nb" / "c\\tools"
+    venv.parent.mkdir()
+    assert started(for_all / "made" / "install.sh", for_all, venv=venv)[0] == 0
+    (for_all / "private").chmod(0o000)
+    code, err = started(for_all / "made" / script, for_all, NOBODY, venv=venv)
+    assert (code, err.count("\n")) == (74, 1), err
+    assert err.startswith(f"{script}: {venv}: its interpreter needs ") and f"PYC_VENV='{venv}' PYTHON=" in err
+
+
+@pytest.mark.parametrize("script", ["run.sh", "health.sh"])
 def test_an_environment_below_what_this_user_may_not_enter(script, for_all):
     (for_all / "private" / "venv").mkdir()
     (for_all / "private").chmod(0o000)
@@ -355,13 +325,16 @@ def test_an_install_warns_of_an_interpreter_for_its_user_alone(for_all):
     assert started(bundle / "install.sh", for_all) == (0, "")
 
 
-def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "thesis").write_text("mine")
-    process = start(installable, tmp_path / "precious")
-    assert "this script did not make it" in process.communicate()[1]
+@pytest.mark.parametrize("name", ["precious", "a\\nb", "c\\tools", "x\\c y"])
+def test_an_install_deletes_nothing_that_it_did_not_make(name, installable, tmp_path):
+    """And names it as it is called: sh's own echo takes a backslash for more than one."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis").write_text("mine")
+    process = start(installable, tmp_path / name)
+    message = f"install.sh: {tmp_path}/{name} is there, and this script did not make it; remove it, or name another"
+    assert process.communicate()[1] == f"{message} with PYC_VENV=...\n"
     assert process.returncode == 73
-    assert (tmp_path / "precious" / "thesis").read_text() == "mine"
+    assert (tmp_path / name / "thesis").read_text() == "mine"
 
 
 def test_an_install_removes_what_killed_ones_left_and_takes_a_slash(installable, tmp_path):

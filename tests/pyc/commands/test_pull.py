@@ -105,6 +105,24 @@ def test_further_signatures_come_along(server, folder, pyc, make_artifact, key_h
         del server.files["/m.pyca.sig"]
 
 
+def test_an_artifact_without_further_signatures_leaves_none_of_the_former(server, folder, pyc, make_artifact, key_home):
+    """Beside the new file they count for nothing, and `pyc push` would take them along."""
+    keys = [signing_key(name) for name in ("default", "qa", "here")]
+    for version, others in (("0.1", (1, 2)), ("0.2", ())):
+        artifact = make_artifact(version=version)
+        server.files["/m.pyca"] = artifact.read_bytes()
+        with open_artifact(artifact) as opened:
+            message = opened.prelude.pack()
+        for place in others:
+            server.files["/m.pyca.sig"] = add_signature(artifact, keys[place].sign(message)).read_bytes()
+        code, _, err = pyc("pull", f"{server.url}/m.pyca")
+        assert (code, err) == (0, "") and left_in(folder) == ["m.pyca", *(["m.pyca.sig"] if others else [])]
+        server.files.pop("/m.pyca.sig", None)
+    # One that was made here is of the same version, and stays.
+    add_signature(folder / "m.pyca", keys[1].sign(message))
+    assert pyc("pull", f"{server.url}/m.pyca")[0] == 0 and left_in(folder) == ["m.pyca", "m.pyca.sig"]
+
+
 def test_signatures_count_at_any_moment_of_a_pull(server, folder, pyc, make_artifact, key_home, monkeypatch):
     """A run between any two steps finds the old artifact or the new one, with its signatures."""
     keys = [signing_key(name) for name in ("default", "qa")]

@@ -25,6 +25,8 @@ from pyc.commands.report_page import STEPS, report_page
 from pyc.commands.result_schemas import schema_of
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import KEEP_CODES, SCHEMES
+from pyc.passes.adapters.fuse_lora import FuseLora
+from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.comparison.weight_errors import MatrixError
 from pyc.passes.driver.build import build
 from pyc.runtime.artifact.format import Function
@@ -309,6 +311,27 @@ def test_adapters_are_those_of_the_artifact_merged_as_they_were(case, tuned, tmp
     assert (code, out) == (8, ""), err
     assert f"own.pyca: it was made from something else: {said}" in err, err
     assert "give the recipe or the checkpoint that it was built from" in err and len(err.splitlines()) == 1, err
+
+
+@pytest.mark.parametrize("how", ["schemes by another pass", "another version"])
+def test_passes_of_another_pyc_are_not_said_to_be_another_source(how, tuned, tmp_path, monkeypatch, pyc):
+    """Who gives the right recipe cannot give a righter one."""
+    recipe = tuned("own", ONE)
+    with monkeypatch.context() as patch:
+        if how == "another version":
+            patch.setattr(FuseLora, "version", 0)
+        else:
+            patch.setattr(AssignSchemes, "name", "quantize_round_to_nearest")
+            patch.setattr("pyc.passes.assign_schemes.KEEP_TYPES", "store_floats")
+        artifact = build(recipe, output=tmp_path / "own.pyca").path
+    code, out, err = pyc("report", artifact, recipe)
+    assert (code, out, len(err.splitlines())) == (8, "", 1), err
+    assert "own.pyca: another pyc built it, whose passes are not those of this one: passes " in err, err
+    assert "report it with the pyc that built it, or build it again with this one" in err and "recipe" not in err
+    # Another source is told as such, whoever built it.
+    code, _, err = pyc("report", artifact, tuned("other", OTHER))
+    assert code == 8 and "it was made from something else: sources lora/adapter_model.safetensors: " in err, err
+    assert "passes " not in err
 
 
 RENAMED = {
