@@ -55,8 +55,7 @@ def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tup
 
     Those that bring virtual tokens change no weight: `compute_prefix` comes behind these passes.
     """
-    store = AssignSchemes(recipe.quantize, recipe.override_places)
-    return (*fuse_passes(recipe, adapters), store, FoldNorm(), StackLinear())
+    return (*fuse_passes(recipe, adapters), *store_passes(recipe), StackLinear())
 
 
 def fuse_passes(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tuple[Pass, ...]:
@@ -64,3 +63,8 @@ def fuse_passes(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> 
     if recipe.merge is not None:
         return (FuseMerged(adapters, recipe.merge),)
     return tuple(FUSE[adapter.kind](adapter, weight) for adapter, weight in adapters if adapter.virtual is None)
+
+
+def store_passes(recipe: Recipe) -> tuple[Pass, ...]:
+    """Return the passes of the pipeline that say what every weight is stored as."""
+    return (AssignSchemes(recipe.quantize, recipe.override_places), FoldNorm())

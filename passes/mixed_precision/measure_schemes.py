@@ -2,14 +2,16 @@
 
 The graph is interpreted in f32 (`interpret_text`). For a decoder the distance is the mean KL(exact || rounded) of the
 next token in nats, over at most POSITION_BYTES of log-probabilities, positions taken evenly; for an encoder one minus
-the mean cosine of its vectors. Values before the first product that reads a rounded matrix are those of the exact
-model, so one exact run over the text serves the measurements of all matrices: each goes on from where it differs.
+the mean cosine of its vectors. A whole model is measured as the module that a build makes. Of groups of matrices,
+values before the first product that reads a rounded matrix are those of the exact model, so one exact run over the
+text serves the measurements of all: each goes on from where it differs.
 
-A group of matrices is measured so under one scheme, the first of its own. Under another its distance is that times the
-quotient of what rounding does to the products of the group's inputs X [tokens, K], tr((W - Q) X'X (W - Q)'), or to a
-table that is looked up, the sum of squares of W - Q, both over at most ERROR_ROWS rows of a matrix: distances are
-quadratic in small errors. On the demo model a group's distances that are found so lie within 12 % of measured ones
-(standard deviation; 34 % at 2 bits), and their sums within 6 % of what whole models were measured to have.
+A group of matrices is measured so under one scheme, the first of its own that loses something (a checkpoint's own codes
+and bf16 may lose nothing). Under another its distance is that times the quotient of what rounding does to the products
+of the group's inputs X [tokens, K], tr((W - Q) X'X (W - Q)'), or to a table that is looked up, the sum of squares of
+W - Q, both over at most ERROR_ROWS rows of a matrix: distances are quadratic in small errors. On the demo model a
+group's distances that are found so lie within 12 % of measured ones (standard deviation; 34 % at 2 bits), and their
+sums within 6 % of what whole models were measured to have.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.digest import expression_digest
-from pyc.compiler.evaluate import evaluate_rows, unstored
+from pyc.compiler.evaluate import evaluate_rows, is_kept, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
@@ -36,16 +38,16 @@ from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import dequantize_rows
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
-from pyc.compiler.schemes import Algorithm, Quantized, Scheme
+from pyc.compiler.schemes import Algorithm, Quantized
 from pyc.compiler.text import print_graph
-from pyc.compiler.weights import Stored
+from pyc.compiler.weights import Expression, ScaledColumns, Stored
 from pyc.passes.calibration.rounding import ROUNDINGS
 from pyc.passes.interpretation.interpret_text import RowsOf, Values, Windows, floats, prefix_digest, stored_rows
 from pyc.passes.interpretation.predict_text import Predictor
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.measure.quality import log_probabilities
 
-VERSION = 5
+VERSION = 6
 """Changes when the same model and text would give other distances."""
 
 POSITION_BYTES = 256 << 20
@@ -57,18 +59,25 @@ SCORED_ROWS = 256
 ERROR_ROWS = 1024
 ERROR_BLOCKS = 16
 
+LOSSLESS = 1e-9
+"""Of the largest error of a group: so little is rounding in f32, and no other error can be in proportion to it."""
+
 DIGITS = 4
 """Distances are rounded to so many digits: the last bits of sums, which differ between CPUs, then rarely decide."""
 
 Group = tuple[str, ...]
 """Names of matrices that take one scheme."""
 
+StoredGroup = Mapping[str, Stored]
+"""Matrices of a group by name, as a build stores them under a scheme."""
+
 Advance = Callable[[int], None]
 """Is told how many runs of the model, or of a part of it, are done."""
 
 
 class SchemeMeter:
-    """Measures schemes of `module`, whose weights are stored but neither quantized nor stacked, on `windows`.
+    """Measures schemes on `windows`: of wholes, and of groups of `module`, in which gains of norms are folded wherever
+    some scheme has them so, and nothing is stacked. Distances are from `exact`, whose weights are stored as they are.
 
     With `calibrated_by`, windows of the same length, groups are rounded as `algorithm_of` says of a matrix, where that
     chooses codes, for the inputs that they have on those: on the text that it was rounded for a group costs less than
@@ -78,6 +87,7 @@ class SchemeMeter:
     def __init__(
         self,
         module: Module,
+        exact: Module,
         windows: Windows,
         files: SourceFiles,
         cache: Cache,
@@ -90,9 +100,11 @@ class SchemeMeter:
         self._module, self._files, self._cache = module, files, cache
         self._is_calibrated, self._algorithm_of = calibrated_by is not None, algorithm_of
         self._model = Predictor(module, windows)
+        self._reference_of = exact
         self._exact = self._model if calibrated_by is None else Predictor(module, windows.followed_by(calibrated_by))
         self._workers, self._advance = workers, advance
-        self._key = _key(module, self._exact.windows, files)
+        parts = VERSION, self._digest(exact), self._digest(module), self._exact.windows.key
+        self._key = repr(("measure schemes", *parts))
         self._reference: Floats | None = None
         self._positions = self._model.positions(POSITION_BYTES)
 
@@ -108,42 +120,34 @@ class SchemeMeter:
 
     # --- of a whole model
 
-    def distance(self, schemes: Mapping[str, Scheme]) -> float:
-        """Return the distance of the model with these schemes for some of its matrices, rounded to nearest."""
-        key = self._entry("model", sorted((name, repr(scheme)) for name, scheme in schemes.items()))
-        return self._kept(key, lambda: self._finish(self._model.inputs(), 0, self._rows(schemes)))
-
-    def distance_of(self, made: Callable[[], AbstractContextManager[tuple[Module, SourceFiles]]], key: str) -> float:
-        """Return the distance of another module of the same model, its weights as they are stored; it is not made when
-        the cache knows it by `key`."""
-
-        def measured() -> float:
-            reference = self._reference_logits()
-            with made() as (module, files):
-
-                def rows_of(name: str, start: int, stop: int) -> Floats:
-                    return stored_rows(name, module.weights[name], start, stop, files)
-
-                model = Predictor(module, self._model.windows)
-                return self._compared(reference, model.predictions(model.inputs(), 0, rows_of, self._positions))
-
-        return self._kept(self._entry("made", key), measured)
-
-    def _kept(self, key: str, measured: Callable[[], float]) -> float:
+    def distance_of(
+        self, stored: Module, made: Callable[[], AbstractContextManager[Module]], *rounded_by: object
+    ) -> float:
+        """Return the distance of the module that a build makes of `stored`, the one that the pipeline returns, by
+        `rounded_by`. It is not made when the cache knows its distance."""
+        key = self._entry("made", self._digest(stored), *rounded_by)
         found = self._cache.get(key, counts=False)
         if found is not None:
             return float(json.loads(found))
-        distance = measured()
+        reference = self._reference_logits()
+        with made() as module:
+
+            def rows_of(name: str, start: int, stop: int) -> Floats:
+                return stored_rows(name, module.weights[name], start, stop, self._files)
+
+            model = Predictor(module, self._model.windows)
+            distance = self._compared(reference, model.predictions(model.inputs(), 0, rows_of, self._positions))
         self._files.check()
         self._cache.put(key, json.dumps(distance).encode())
         return distance
 
     # --- of groups of matrices, one at a time
 
-    def distances(self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]]) -> dict[Group, list[float]]:
-        """Return the distance of each group under each of its schemes, the rest of the model being exact."""
-        used = {group: self._algorithm_of(group[0]) if self._is_calibrated else False for group in groups}
-        keys = {group: self._entry("group", group, used[group], *map(repr, schemes[group])) for group in groups}
+    def distances(self, stored: Mapping[Group, Sequence[StoredGroup]]) -> dict[Group, list[float]]:
+        """Return the distance of each group as it is stored under each of its schemes, the rest of the model being
+        exact."""
+        groups = list(stored)
+        keys = {group: self._group_key(group, stored[group]) for group in groups}
         found: dict[Group, list[float]] = {}
         for group, key in keys.items():
             data = self._cache.get(key, counts=False)
@@ -152,14 +156,24 @@ class SchemeMeter:
         missing = [group for group in groups if group not in found]
         if missing:
             with ThreadPoolExecutor(self._workers, thread_name_prefix="pyc-measure") as pool:
-                for group, measured in self._measured(missing, schemes, pool):
+                for group, measured in self._measured(missing, stored, pool):
                     self._files.check()
                     self._cache.put(keys[group], json.dumps(measured).encode())
                     found[group] = measured
         return found
 
+    def _group_key(self, group: Group, stored: Sequence[StoredGroup]) -> str:
+        """What stands for a group's distances: its schemes, which of them leave gains apart, and how it is rounded."""
+        used = self._algorithm_of(group[0]) if self._is_calibrated else False
+        schemes = [
+            (repr(weight.scheme), self._gain_apart(name, weight) is not None)
+            for each in stored
+            for name, weight in each.items()
+        ]
+        return self._entry("group", group, used, schemes)
+
     def _measured(
-        self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]], pool: Executor
+        self, groups: Sequence[Group], stored: Mapping[Group, Sequence[StoredGroup]], pool: Executor
     ) -> Iterator[tuple[Group, list[float]]]:
         """Yield groups in the order in which the model reads them, with at most one task a worker on its way."""
         waiting: deque[tuple[Group, Awaited[list[float]]]] = deque()
@@ -174,7 +188,7 @@ class SchemeMeter:
                         done, run = waiting.popleft()
                         yield done, run.result()
                     x = self._inputs(group, values)
-                    task = partial(self._of_group, group, schemes[group], x, self._model.first_of(values), index)
+                    task = partial(self._of_group, group, stored[group], x, self._model.first_of(values), index)
                     waiting.append((group, Awaited(pool, task)))
             while waiting:
                 done, run = waiting.popleft()
@@ -184,42 +198,46 @@ class SchemeMeter:
                 run.cancel()
 
     def _of_group(
-        self, group: Group, schemes: Sequence[Scheme], x: Floats | None, values: Values, index: int
+        self, group: Group, stored: Sequence[StoredGroup], x: Floats | None, values: Values, index: int
     ) -> list[float]:
-        errors = self._errors(group, schemes, x) if len(schemes) > 1 else [1.0]
-        rows_of = self._rows(dict.fromkeys(group, schemes[0]))
-        if self._is_calibrated and x is not None and isinstance(schemes[0], Quantized):
-            rows_of = self._calibrated(group, schemes[0], x)
+        errors = self._errors(group, stored, x) if len(stored) > 1 else [1.0]
+        probe = next((position for position, error in enumerate(errors) if error > LOSSLESS * max(errors)), 0)
+        rows_of = self._rows(stored[probe])
+        if self._is_calibrated and x is not None:
+            rows_of = self._calibrated(stored[probe], x)
         probed = self._finish(values, index, rows_of)
-        scale = probed / errors[0] if errors[0] else 0.0
+        scale = probed / errors[probe] if errors[probe] else 0.0
         return [_rounded(scale * error) for error in errors]
 
-    def _calibrated(self, group: Group, scheme: Quantized, x: Floats) -> RowsOf:
-        """Rows of a group that its algorithm has rounded for its exact inputs; exact ones of the rest."""
-        algorithm, exact = self._algorithm_of(group[0]), self._rows({})
+    def _calibrated(self, stored: StoredGroup, x: Floats) -> RowsOf:
+        """Rows of a group that its algorithm has rounded for its exact inputs, and others as they are stored; exact
+        ones of the rest."""
+        name, exact, nearest = next(iter(stored)), self._rows({}), self._rows(stored)
+        algorithm, scheme = self._algorithm_of(name), stored[name].scheme
         prepare = None if algorithm == "rtn" else ROUNDINGS[algorithm].prepare
-        if prepare is None:
-            return self._rows(dict.fromkeys(group, scheme))
+        if prepare is None or not isinstance(scheme, Quantized):
+            return nearest
         made: dict[str, Floats] = {}
-        name = group[0]
         try:
             round_rows = prepare(scheme, x, x, None, 1)
-            for name in group:
+            for name, weight in stored.items():
+                if is_kept(weight) or self._gain_apart(name, weight) is not None:
+                    continue
                 rows = exact(name, 0, self._module.weights[name].shape[0])
                 made[name] = dequantize_rows(round_rows(rows, None), scheme)
         except QuantizeError as error:
             raise QuantizeError(f"quantize: {name}: {error}") from error
-        return lambda name, start, stop: made[name][start:stop] if name in made else exact(name, start, stop)
+        return lambda name, start, stop: made[name][start:stop] if name in made else nearest(name, start, stop)
 
-    def _errors(self, group: Group, schemes: Sequence[Scheme], x: Floats | None) -> list[float]:
+    def _errors(self, group: Group, stored: Sequence[StoredGroup], x: Floats | None) -> list[float]:
         """Return the squared error under each scheme of the group's products with x [tokens, K], or of its values."""
         gram = None if x is None else x.T @ x
-        errors = [0.0] * len(schemes)
+        errors = [0.0] * len(stored)
         for name in group:
             for start, stop in _some_rows(self._module.weights[name].shape[0]):
                 exact = self._rows({})(name, start, stop)
-                for position, scheme in enumerate(schemes):
-                    lost = exact - self._rows({name: scheme})(name, start, stop)
+                for position, each in enumerate(stored):
+                    lost = exact - self._rows(each)(name, start, stop)
                     seen = lost if gram is None else lost @ gram
                     errors[position] += float(np.einsum("nk,nk->", seen, lost, dtype=np.float64))
         return errors
@@ -259,20 +277,43 @@ class SchemeMeter:
 
     def _reference_logits(self) -> Floats:
         if self._reference is None:
-            self._reference = self._model.predictions(self._model.inputs(), 0, self._rows({}), self._positions)
+            weights, model = self._reference_of.weights, Predictor(self._reference_of, self._model.windows)
+
+            def rows_of(name: str, start: int, stop: int) -> Floats:
+                return evaluate_rows(unstored(weights[name]), start, stop, self._files)
+
+            self._reference = model.predictions(model.inputs(), 0, rows_of, self._positions)
         return self._reference
 
-    def _rows(self, schemes: Mapping[str, Scheme]) -> RowsOf:
+    def _rows(self, stored: StoredGroup) -> RowsOf:
+        """Rows of a group as it is stored, and exact ones of the rest."""
+
         def rows_of(name: str, start: int, stop: int) -> Floats:
-            base = unstored(self._module.weights[name])
-            if name in schemes:
-                return stored_rows(name, Stored(base, schemes[name]), start, stop, self._files)
-            return evaluate_rows(base, start, stop, self._files)
+            if name not in stored:
+                return evaluate_rows(self._base(name), start, stop, self._files)
+            rows = stored_rows(name, stored[name], start, stop, self._files)
+            gain = self._gain_apart(name, stored[name])
+            return rows if gain is None else rows * evaluate_rows(gain, 0, gain.shape[0], self._files)
 
         return rows_of
 
+    def _base(self, name: str) -> Expression:
+        return unstored(self._module.weights[name])
+
+    def _gain_apart(self, name: str, weight: Stored) -> Expression | None:
+        """Return the gain that is in a matrix's columns here, where a build leaves it apart."""
+        base = self._base(name)
+        return base.vector if isinstance(base, ScaledColumns) and base.base == weight.base else None
+
     def _entry(self, *parts: object) -> str:
         return blake3(repr((self._key, *parts)).encode()).hexdigest()
+
+    def _digest(self, module: Module) -> str:
+        """What stands for a module's predictions."""
+        paths = {source.path for weight in module.weights.values() for source in sources(weight)}
+        digests = {path: self._files.digest(path) for path in sorted(paths)}
+        weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
+        return blake3(repr((print_graph(module.graph), weights, prefix_digest(module))).encode()).hexdigest()
 
 
 def _some_rows(rows: int) -> Iterator[tuple[int, int]]:
@@ -304,13 +345,3 @@ def _directions(vectors: Floats) -> NDArray[np.float64]:
     wide = vectors.astype(np.float64)
     found: NDArray[np.float64] = wide / np.maximum(np.sqrt((wide * wide).sum(axis=1, keepdims=True)), 1e-30)
     return found
-
-
-def _key(module: Module, windows: Windows, files: SourceFiles) -> str:
-    """What stands for all that distances depend on."""
-    paths = {source.path for weight in module.weights.values() for source in sources(weight)}
-    digests = {path: files.digest(path) for path in sorted(paths)}
-    weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
-    text = windows.key, *prefix_digest(module)
-    parts = ("measure schemes", VERSION, print_graph(module.graph), weights, *text)
-    return blake3(repr(parts).encode()).hexdigest()

@@ -6,15 +6,16 @@
    that mix them vanish on average.
 3. `compiler.scheme_choice` takes the least sum within the goal's bytes.
 4. The mix is measured as a whole, and so are the uniform schemes that keep the goal and are predicted to come near it.
-   The best of them is taken, so that a mix is never worse than a uniform scheme on that text.
+   The best of them is taken, so that a mix is never worse than a uniform scheme on that text. What is measured is the
+   module that the build makes of the choice, through its passes.
 
 For a limit of the distance the choices that are optimal for their bytes are searched for the first that keeps it, as
 measured. For a speed the smallest and the largest choice are built and timed; what a byte of weights costs between them
 says how many a token may read, and that choice is built and timed, too.
 
 With an algorithm that calibrates, both groups and wholes are rounded by it, and measured on other tokens than they are
-calibrated by: on its own text GPTQ makes few bits look twice as good as they are. Wholes are what the build makes of
-them. Of groups, scaled channels and sketches are left out, which need the rest of the model; `yaqa` is GPTQ there.
+calibrated by: on its own text GPTQ makes few bits look twice as good as they are. Of groups, scaled channels and
+sketches are left out, which need the rest of the model; `yaqa` is GPTQ there.
 
 The result is a recipe with an override for each matrix beside the goal. For that recipe there is nothing to choose, so
 that it builds the same bytes again without measuring.
@@ -28,12 +29,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.scheme_choice import Choice, Option, choose, fewest, loss_of, path, size_of, smallest
-from pyc.compiler.schemes import Scheme
 from pyc.passes.adapters.check_adapters import checking_effects
 from pyc.passes.adapters.compute_prefix import compute_prefix
 from pyc.passes.build_context import BuildContext
@@ -45,9 +44,10 @@ from pyc.passes.calibration.matrix_algorithms import scaled_gains_bytes
 from pyc.passes.mixed_precision.measure_schemes import SchemeMeter
 from pyc.passes.mixed_precision.measured_windows import windows_to_measure
 from pyc.passes.mixed_precision.mixture import ChosenGroup, Mixture, UniformScheme
-from pyc.passes.mixed_precision.scheme_groups import MatrixGroup, scheme_for, tensor_bytes
+from pyc.passes.mixed_precision.scheme_groups import tensor_bytes
 from pyc.passes.mixed_precision.scheme_problem import Ingested, Problem, problem
-from pyc.passes.pipeline import pipeline
+from pyc.passes.mixed_precision.stored_groups import exact_module, stored_groups
+from pyc.passes.pipeline import fuse_passes
 from pyc.runtime.errors import RecipeError
 
 NEAR = 2.0
@@ -106,20 +106,21 @@ class _Mixer:
         self._problem, self._report, self._context = found, report, context
         files, cache = context.files, context.cache
         ingested = found.ingested
-        likely = found.resolved(smallest(found.options()))  # a norm's gain is rounded with the matrix that it goes into
-        passes = pipeline(likely, ingested.adapters)
-        module = run_passes(ingested.module, passes[:-1], observe=checking_effects(ingested.adapters, files))
-        module = compute_prefix(module, ingested.adapters, files)
-        self._module = module
+        fuse = fuse_passes(ingested.recipe, ingested.adapters)
+        run_passes(ingested.module, fuse, observe=checking_effects(ingested.adapters, files))
+        self._stored = stored_groups(found)
+        self._exact = exact = compute_prefix(exact_module(found), ingested.adapters, files)
         source = importance_source(ingested.recipe)
         self._importance_digest = "" if source is None else files.digest(source.path)
-        self._windows = calibration_windows(ingested.recipe, module, files, cache)
+        self._windows = calibration_windows(ingested.recipe, exact, files, cache)
         self._is_calibrated = found.quantize.calibrates()
         self._done = self._total = 0
         self._stage: Literal["measure", "compare"] = "measure"
-        measured, self._windows, calibrated_by = windows_to_measure(found, module, self._windows, files)
+        self._distance: dict[Choice, float] = {}
+        measured, self._windows, calibrated_by = windows_to_measure(found, exact, self._windows, files)
         self._meter = SchemeMeter(
-            module,
+            dataclasses.replace(self._stored.folded, prefix=exact.prefix),
+            exact,
             measured,
             files,
             cache,
@@ -150,15 +151,8 @@ class _Mixer:
         return self._described(items, found)
 
     def _distances(self) -> dict[tuple[str, ...], list[float]]:
-        groups = [group.names for group in self._problem.groups]
-        schemes = {
-            group.names: [self._scheme(group, name) for name in group.candidates] for group in self._problem.groups
-        }
-        self._begin("measure", len(groups))
-        return self._meter.distances(groups, schemes)
-
-    def _scheme(self, group: MatrixGroup, candidate: str) -> Scheme:
-        return scheme_for(self._module, self._problem.quantize, group.names[0], candidate)
+        self._begin("measure", len(self._stored.of))
+        return self._meter.distances(self._stored.of)
 
     # --- goals
 
@@ -204,7 +198,10 @@ class _Mixer:
                     mix = chosen
                 if measured >= limit * (1 - DISTANCE_TOLERANCE):
                     break
-            factor = measured / loss_of(items, chosen) * (1 if measured <= limit else 1 + DISTANCE_TOLERANCE / 2)
+            predicted = loss_of(items, chosen)
+            if not measured or not predicted:
+                break  # nothing that others are in proportion to
+            factor = measured / predicted * (1 if measured <= limit else 1 + DISTANCE_TOLERANCE / 2)
         near = [each for each in self._problem.uniforms() if loss_of(items, each) <= NEAR * limit / factor]
         near.sort(key=lambda each: size_of(items, each))
         kept = next(((each, self._measured(each)) for each in near if self._measured(each) <= limit), None)
@@ -220,7 +217,7 @@ class _Mixer:
         reads = self._problem.read_by_a_token(items)
         self._begin("compare", 2 + SPEED_ATTEMPTS)
         ingested = self._problem.ingested
-        with speed_meter(ingested.recipe, self._module.usable_context, self._context) as meter:
+        with speed_meter(ingested.recipe, self._exact.usable_context, self._context) as meter:
 
             def seconds(choice: Choice) -> float:
                 elapsed_s = 1 / meter.tokens_per_second(self._problem.resolved(choice))
@@ -263,30 +260,29 @@ class _Mixer:
         return _Found(mix, measured, best, is_uniform=False)
 
     def _measured(self, choice: Choice) -> float:
-        if self._is_calibrated:
-            names = [group.candidates[index] for group, index in zip(self._problem.groups, choice, strict=True)]
+        """Return the distance of what the build makes of a choice."""
+        if choice not in self._distance:
+            stored = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
             quantize = self._problem.quantize
-            given = quantize.algorithm, quantize.migration, quantize.overrides, self._importance_digest
-            key = repr((CALIBRATION_VERSION, self._windows.key, names, *given))
-            return self._meter.distance_of(lambda: self._made(choice), key)
-        schemes = {
-            name: self._scheme(group, group.candidates[index])
-            for group, index in zip(self._problem.groups, choice, strict=True)
-            for name in group.names
-        }
-        return self._meter.distance(schemes)
+            given = quantize.algorithm, quantize.migration, self._importance_digest
+            by = (CALIBRATION_VERSION, self._windows.key, *given) if self._is_calibrated else ()
+            self._distance[choice] = self._meter.distance_of(stored, lambda: self._made(stored), *by)
+        return self._distance[choice]
 
     @contextmanager
-    def _made(self, choice: Choice) -> Iterator[tuple[Module, SourceFiles]]:
-        """What the build calibrates for a choice; its codes stay in the build cache, and their file goes at once."""
-        stored = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
-        module = dataclasses.replace(stored, prefix=self._module.prefix)
+    def _made(self, stored: Module) -> Iterator[Module]:
+        """What the build makes of a stored module; codes that it calibrates stay in the build cache, and their file
+        goes at once."""
         recipe, quantize = self._problem.ingested.recipe, self._problem.quantize
         context, files = self._context, self._context.files
+        module = compute_prefix(stored, self._problem.ingested.adapters, files)
+        if not self._is_calibrated:
+            yield module
+            return
         with work_folder("calibration") as folder, files.owning(folder):
             importance = imported_importance(recipe, module, files)
             given = quantize.algorithm, quantize.migration, importance
-            made = calibrate(
+            yield calibrate(
                 module,
                 self._windows,
                 files,
@@ -297,7 +293,6 @@ class _Mixer:
                 context.executor,
                 context.workers,
             )
-            yield made, files
 
     def _described(self, items: Items, found: _Found) -> Mixture:
         problem, (name, value) = self._problem, self._problem.goal

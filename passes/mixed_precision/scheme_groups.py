@@ -8,7 +8,7 @@ tensors that the CPU's backend would store, padding included, whatever the recip
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from pyc.backends.registry import backend_for
@@ -17,9 +17,9 @@ from pyc.compiler.ir import Module
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.recipe.types import Quantize, Target
 from pyc.compiler.rewrite import weight_readers
-from pyc.compiler.schemes import Dense, Scheme, parse_scheme
+from pyc.compiler.schemes import parse_scheme
 from pyc.compiler.stacked_names import names_in_stack
-from pyc.passes.assign_schemes import embeddings_of, quantizable, source_dtype
+from pyc.passes.assign_schemes import embeddings_of, quantizable
 from pyc.passes.lower import lower
 from pyc.passes.mixed_precision.measure_schemes import Group
 from pyc.runtime.errors import QuantizeError
@@ -44,7 +44,7 @@ CANDIDATES = (
     "bf16",
 )
 """What is chosen from, names of SCHEMES. Another loses less in the bytes of fp8 (int8), of mxfp4 and nvfp4 (lut4) and
-of ternary (lut2). The first that a group can take is the one that it is measured under."""
+of ternary (lut2). The first that a group can take and that loses something is the one that it is measured under."""
 
 _LOOKUP = frozenset(name for name in CANDIDATES if name.startswith("lut"))
 UNKNOWN_TO: Mapping[str, frozenset[str]] = {
@@ -111,14 +111,6 @@ def _divides(scheme: str, columns: int) -> bool:
     except QuantizeError:
         return False
     return True
-
-
-def scheme_for(module: Module, quantize: Quantize, name: str, candidate: str) -> Scheme:
-    """Return a candidate as the scheme of that weight of a module: `none` becomes what its sources have."""
-    scheme = parse_scheme(candidate, quantize.activations)
-    if isinstance(scheme, Dense) and scheme.dtype is None:
-        return replace(scheme, dtype=source_dtype(module.weights[name]))
-    return scheme
 
 
 @dataclass(frozen=True, slots=True)

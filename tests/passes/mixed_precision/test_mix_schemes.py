@@ -14,11 +14,14 @@ from safetensors.numpy import load_file, save_file
 from pyc.backends.cpu.isa import ISAS
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.manager import run_passes
 from pyc.compiler.quantization import dequantize_rows, quantize_rows
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.scheme_choice import Option, path, size_of
 from pyc.compiler.schemes import SCHEMES
+from pyc.compiler.weights import Stored
 from pyc.passes import host_targets
+from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.calibration import calibrate as calibration
 from pyc.passes.calibration import rounding
 from pyc.passes.calibration.calibration_text import calibration_windows, held_back_windows
@@ -78,10 +81,21 @@ def windows(count=4, length=24):
 
 
 def meter_of(document, files, given):
-    recipe = recipe_from({**document, "quantize": {}})
+    """A meter of the checkpoint's matrices, no gain in them, and what it is to measure of groups under schemes."""
+    quantize = {"scheme": "f32", "embeddings": "f32"}
+    recipe = recipe_from({**document, "quantize": quantize})
     taken = Ingested(recipe, ingest_recipe(recipe, files, None, {}).module, ())
-    module = mixing.run_passes(taken.module, mixing.pipeline(recipe, ())[:-1])
-    return SchemeMeter(module, given, files, Cache(None), 2, lambda runs: None)
+    module = run_passes(taken.module, (AssignSchemes(recipe.quantize),))
+
+    def distances(groups, schemes):
+        stored = {
+            names: [{name: Stored(taken.module.weights[name], scheme) for name in names} for scheme in schemes]
+            for names in groups
+        }
+        return meter.distances(stored)
+
+    meter = SchemeMeter(module, module, given, files, Cache(None), 2, lambda runs: None)
+    return meter, distances
 
 
 @pytest.mark.parametrize("goal", [{"bits_per_weight": 6}, {"bits_per_weight": 6, "algorithm": "gptq"}])
@@ -112,9 +126,9 @@ def test_a_distance_is_that_of_transformers(name, tiny_checkpoint, document):
     path, given = tiny_checkpoint("qwen3", tie_word_embeddings=True, **SIZES), windows()
     schemes = [SCHEMES[each] for each in ("int4-g32", "int8", "int4-g32-asym")]
     with SourceFiles() as files:
-        meter = meter_of(document(path), files, given)
-        measured = [meter.distance({name: scheme}) for scheme in schemes]
-        predicted = meter.distances([(name,)], {(name,): schemes})[name,]
+        _, distances = meter_of(document(path), files, given)
+        measured = [distances([(name,)], [scheme])[name,][0] for scheme in schemes]
+        predicted = distances([(name,)], schemes)[name,]
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     matrix, ids = model.eval().get_parameter(name), torch.tensor(given.ids.astype(np.int64))
     exact = matrix.detach().numpy().copy()
@@ -134,14 +148,14 @@ def test_distances_of_groups_add_up(model_type, tiny_checkpoint, document):
     path = tiny_checkpoint(model_type, **SIZES)
     with SourceFiles() as files:
         found = problem(ingested(document(path, bits_per_weight=8), files))
-        meter = meter_of(document(path), files, windows(8, 32))
+        meter, distances = meter_of(document(path), files, windows(8, 32))
         groups = [group.names for group in found.groups]
         for name in ("int4-g64", "int8"):
             scheme = SCHEMES[name]
-            alone = meter.distances(groups, dict.fromkeys(groups, (scheme,)))
-            together = meter.distance({each: scheme for names in groups for each in names})
+            alone = distances(groups, [scheme])
+            together = distances([sum(groups, ())], [scheme])[sum(groups, ())][0]
             assert sum(distance for (distance,) in alone.values()) == pytest.approx(together, rel=0.25), name
-        assert meter.distance({}) == 0
+            assert distances([groups[0]], [SCHEMES["f32"]]) == {groups[0]: [0]}
         assert meter.metric == ("KL" if model_type == "llama" else "1 - cosine")
 
 
@@ -304,10 +318,13 @@ def test_a_model_without_a_tokenizer(tiny_checkpoint, document, tmp_path):
         build(given, output=tmp_path / "m.pyca")
 
 
-def test_a_loss_of_nothing(tiny_checkpoint, document):
-    """Enough bytes for a checkpoint in bf16 as it is, with nothing folded into what is read by products of norms."""
-    found, _ = mixture_of(document(tiny_checkpoint("llama", dtype="bfloat16", **SIZES), bits_per_weight=32))
-    assert found.measured < 1e-4
+@pytest.mark.parametrize("goal", [{"bits_per_weight": 32}, {"max_kl": 1e-9}])
+def test_a_loss_of_nothing(goal, tiny_checkpoint, document):
+    """A checkpoint in bf16 as it is, whose gains a build leaves apart from its matrices."""
+    found, _ = mixture_of(document(tiny_checkpoint("llama", dtype="bfloat16", **SIZES), **goal))
+    assert {group.scheme for group in found.groups} == {"bf16"}
+    assert [group.distance for group in found.groups] == [0] * len(found.groups)
+    assert found.measured == 0
 
 
 @pytest.mark.parametrize("algorithm", ["rtn", "imatrix"])
