@@ -183,10 +183,12 @@ def _connected(
             with opening.held(raw):
                 raw.connect(address)
             return raw
-        except unless_signalled(OSError) as error:
-            problem = error
+        except BaseException as error:
             if raw is not None:
                 raw.close()
+            if not isinstance(error, unless_signalled(OSError)):
+                raise
+            problem = error
     raise problem
 
 

@@ -11,8 +11,9 @@ template's that it did not write.
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import SupportsIndex, cast
+from typing import NamedTuple, SupportsIndex, cast
 
 TEMPLATE = "t"
 """The template itself, and the model's special tokens."""
@@ -25,7 +26,22 @@ CALLER = "c"
 UNKNOWN = "u"
 """A mixture of the others."""
 
-PERCENT = re.compile(r"%(?:\((?P<name>[^)]*)\))?[#0\- +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlL]?(?P<kind>.)", re.DOTALL)
+_PARENTHESIS = re.compile(r"[()]")
+_FIELD = re.compile(r"[#0\- +]*+(?P<size>(?:\d++|\*)?+(?:\.(?:\*|\d*+))?+)[hlL]?+(?P<kind>.)", re.DOTALL)
+_EMPTY: dict[str, str] = {}
+VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+METHODS = (types.MethodType, types.BuiltinMethodType)
+"""Values whose text is, or holds, that of others."""
+
+
+class Field(NamedTuple):
+    """A field of a %-format, [start, end): its key, its width and precision, and how it shows a value."""
+
+    start: int
+    end: int
+    name: str | None
+    size: str
+    kind: str
 
 
 class AuthoredText(str):
@@ -216,6 +232,28 @@ def adopt(value: object, *sources: object) -> object:
     return value
 
 
+def percent_fields(template: str) -> Iterator[Field]:
+    """The fields of a %-format, up to one that is none, as Python reads them: parentheses of a key are in pairs."""
+    plain = str.__str__(template)
+    start = plain.find("%")
+    while start >= 0:
+        end, name = start + 1, None
+        if plain.startswith("(", end):
+            depth = 0
+            for found in _PARENTHESIS.finditer(plain, end):
+                depth += 1 if found[0] == "(" else -1
+                if not depth:
+                    break
+            else:
+                return
+            name, end = plain[end + 1 : found.start()], found.end()
+        rest = _FIELD.match(plain, end)
+        if rest is None:
+            return
+        yield Field(start, rest.end(), name, rest["size"], rest["kind"])
+        start = plain.find("%", rest.end())
+
+
 def percent(template: str, values: object, wrap: Callable[[object], object] = lambda value: value) -> AuthoredText:
     """template % values, one field at a time. `wrap` is what shows a value, or a mapping of values."""
     given = list(values) if isinstance(values, tuple) else [values]
@@ -224,18 +262,18 @@ def percent(template: str, values: object, wrap: Callable[[object], object] = la
     whole = template if isinstance(template, AuthoredText) else AuthoredText(template, UNKNOWN)
     pieces: list[AuthoredText] = []
     end = 0
-    for field in PERCENT.finditer(template):
-        pieces.append(whole[end : field.start()])
-        end = field.end()
-        if field["kind"] == "%":
+    for field in percent_fields(template):
+        pieces.append(whole[end : field.start])
+        end = field.end
+        if field.kind == "%":
             pieces.append(AuthoredText("%", TEMPLATE))
             continue
-        if "*" in field[0]:
+        if "*" in field.size:
             return derive(text, template, values)
-        name = field["name"]
+        name, spec = field.name, str.__str__(template)[field.start : field.end]
         value = given.pop(0) if name is None else cast("Mapping[str, object]", values)[name]
         argument = wrap(value)
-        shown = str.__mod__(field[0], {name: argument} if name is not None else (argument,))
+        shown = str.__mod__(spec, {name: argument} if name is not None else (argument,))
         as_it_is = str(argument) if isinstance(value, str) else None
         pieces.append(AuthoredText(shown, authors_of(as_it_is)) if shown == as_it_is else derive(shown, value))
     pieces.append(whole[end:])
@@ -251,6 +289,8 @@ def _texts(value: object) -> Iterator[str]:
         for name, member in value.items():
             yield from _texts(name)
             yield from _texts(member)
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, *VIEWS)):
         for member in value:
             yield from _texts(member)
+    elif isinstance(value, METHODS):  # of a text, whose name in Python has all of it
+        yield from _texts(value.__self__)

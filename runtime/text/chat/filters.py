@@ -16,7 +16,7 @@ from jinja2.runtime import Context, Undefined
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, mark
-from pyc.runtime.text.authored_text import PERCENT, TEMPLATE, UNKNOWN, AuthoredText, derive
+from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive, percent_fields
 from pyc.runtime.text.chat.limits import Meter
 
 Check = Callable[[Meter, tuple[object, ...], Mapping[str, object]], None]
@@ -28,8 +28,8 @@ MAX_INDENT = 16
 LONGEST_ENTITY = 5
 _NUMBER = 640  # characters of the longest
 _ROW = 8
-_WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(?:\*|\d{4,}|\d*\.(?:\*|\d{4,}))")
 _LONG_NUMBER = re.compile(r"\d{4,}")
+_DIGITS = re.compile(r"\d+")
 
 
 def check_dunder(name: object) -> None:
@@ -55,13 +55,19 @@ def check_percent(meter: Meter, template: object, values: object) -> None:
     """The field widths of a %-format, and the size of what it builds."""
     if not isinstance(template, str):
         return
-    if _WIDE_FIELD.search(template):
-        raise RunError("chat template: a format with a field width of four digits or '*'")
-    if isinstance(values, Mapping):  # a format may name one value many times
-        values = [values.get(field["name"]) for field in PERCENT.finditer(template)]
-    given = values if isinstance(values, (list, tuple)) else [values]
+    given = list(values) if isinstance(values, (list, tuple)) else [values]
+    if isinstance(values, Mapping):
+        given = []
+    widths = 0
+    for field in percent_fields(template):
+        meter.step()
+        if "*" in field.size or _LONG_NUMBER.search(field.size):
+            raise RunError("chat template: a format with a field width of four digits or '*'")
+        widths += sum(map(int, _DIGITS.findall(field.size)))
+        if isinstance(values, Mapping):  # a format may name one value many times
+            given.append(values if field.name is None else values.get(field.name))
     shown = sum(_NUMBER if isinstance(value, (int, float)) else meter.size(value).characters for value in given)
-    meter.charge(len(template) + shown * (LONGEST_ENTITY if isinstance(template, Markup) else 1))
+    meter.charge(len(template) + widths + shown * (LONGEST_ENTITY if isinstance(template, Markup) else 1))
 
 
 def check_format_spec(spec: str) -> None:
@@ -205,8 +211,14 @@ def _check_rows(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, obj
             meter.charge(_ROW * value if value > 0 else 0)
 
 
+def _check_trim(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    meter.search(meter.text(args[0]), args[1] if len(args) > 1 else kwargs.get("chars"))
+
+
 def _check_url(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """A character is at most four bytes, each `%XX`."""
+    if not isinstance(args[0], (str, int, float, dict, list, tuple, Undefined)):
+        raise RunError("chat template: urlencode of something other than a text, a mapping or a list of pairs")
     meter.charge(12 * meter.size(args[0]).characters)
 
 
@@ -254,7 +266,7 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "sort": (builtin.do_sort, _no_check),
     "striptags": (builtin.do_striptags, _check_text),
     "title": (builtin.do_title, _check_text),
-    "trim": (builtin.do_trim, _check_text),
+    "trim": (builtin.do_trim, _check_trim),
     "truncate": (builtin.do_truncate, _check_text),
     "unique": (builtin.do_unique, _no_check),
     "upper": (builtin.do_upper, _check_text),

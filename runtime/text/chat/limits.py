@@ -7,13 +7,15 @@ counted once and remembered: `x = [x, x]`, said thirty times, is refused at the 
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, escape, escaped_length
-from pyc.runtime.text.authored_text import derive
+from pyc.runtime.text.authored_text import METHODS, VIEWS, derive
 
 MAX_OUTPUT_CHARACTERS = 1 << 20
 MAX_STEPS = 2_000_000
+MAX_COMPARISONS = 1 << 26
 MAX_CPU_S = 0.75
 MAX_CALL_DEPTH = 50
 MAX_VALUE_DEPTH = 64
@@ -21,6 +23,8 @@ MAX_INTEGER_BITS = 2048
 _NODE_CHARACTERS = 8
 _STEPS_A_CLOCK = 16
 _LARGE = 4096
+_HOLDERS = (list, tuple, dict, *VIEWS, *METHODS)
+"""Values whose text has that of others in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +91,20 @@ class Meter:
         """The deep size of `value`."""
         if isinstance(value, str):
             return _Size(len(value) + _NODE_CHARACTERS, 1, 1)
-        if not isinstance(value, (list, tuple, dict)):
+        if isinstance(value, METHODS):
+            whose = self.size(value.__self__)
+            return _Size(whose.characters + _NODE_CHARACTERS, whose.depth, whose.objects)
+        if not isinstance(value, _HOLDERS):
             return _Size(_NODE_CHARACTERS, 1, 1)
         known = self._sizes.get(id(value))
         if known is not None:
             return known[1]
-        members: Iterable[object] = value
+        members = cast("Iterable[object]", value)
         if isinstance(value, Mapping):
             members = [*value.keys(), *value.values()]
         characters, depth, objects = _NODE_CHARACTERS, 0, 1
         for member in members:
-            if not isinstance(member, (list, tuple, dict)):  # as above; most members of large values are none of these
+            if not isinstance(member, _HOLDERS):  # as above; most members of large values are none of these
                 characters += _NODE_CHARACTERS + (len(member) if isinstance(member, str) else 0)
                 depth = depth or 1
                 objects += 1
@@ -123,11 +130,19 @@ class Meter:
         """str(value), its size checked before and after."""
         if isinstance(value, str):
             return value
-        if isinstance(value, (list, tuple, dict)):
+        if isinstance(value, _HOLDERS):
             self.charge(self.size(value).characters)
         text = str(value)
         self.charge(len(text))
         return text
+
+    def search(self, text: str, part: object) -> None:
+        """Before Python looks for `part` in `text` from its end, or strips its characters: it compares all with all."""
+        comparisons = len(text) * len(part) if isinstance(part, str) else 0
+        if comparisons > MAX_COMPARISONS:
+            raise RunError("chat template: it takes too long; it looks for a long text in a long one")
+        if comparisons > _LARGE:
+            self._check_clock()
 
     def escaped(self, value: object) -> Markup:
         """str(value) as text of HTML, its size checked before: it may be five times as long."""

@@ -112,6 +112,7 @@ ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
     (Macro, frozenset({"name", "arguments", "caller"})),
 )
 WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
+SEARCH_METHODS = frozenset({"rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"})
 TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test"))  # they ask jinja2's environment
 
 
@@ -184,6 +185,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                 if isinstance(text, Markup):
                     args = (args[0], meter.escaped(args[1]), *args[2:])
                 check_replace(meter, text, args[0], args[1])
+            elif name in SEARCH_METHODS:
+                meter.search(text, args[0] if args else kwargs.get("sep"))
             elif name == "join" and len(args) == 1:
                 return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
         meter.depth += 1

@@ -168,6 +168,15 @@ def test_tokens_are_not_assembled_out_of_parts(chat_tokenizers: dict[str, Tokeni
         ("{{ messages[0].content | batch(3) | map('join') | join }}", "<|im_end|>"),
         ("{{ messages | map(attribute='content') | map('list') | sum(start=[]) | join }}", "<|im_end|>"),
         ("{{ messages[0].copy().content }}", "<|im_end|>"),
+        ("{{ messages[0].content.strip }}", "<|im_end|>"),
+        ("{{ messages[0].content | attr('strip') | string }}", "<|im_end|>"),
+        ("{{ (messages[0].content | safe).strip }}", "<|im_end|>"),
+        ("{{ messages[0].values() }}", "<|im_end|>"),
+        ("{{ 'x' ~ messages[0].items() }}", "<|im_end|>"),
+        ("{{ '%s{}'.format(extra.keys()) % messages[0].values() }}", "<|im_end|>"),
+        ("{{ messages[0].values() | string | replace('dict_values', '') }}", "<|im_end|>"),
+        ("{{ [messages[0].values()] }}", "<|im_end|>"),
+        ("{{ '%(a(b))s' % {'a(b)': messages[0].content} }}", "<|im_end|>"),
     ):
         message = {"role": "im_end" if said is None else "user", "content": said or ""}
         variables = {"who": said or "", "extra": {said or "": 1}}

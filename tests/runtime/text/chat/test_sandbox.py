@@ -99,7 +99,20 @@ def often(value: str, body: str) -> str:
     return "{% set x = " + value + " %}{% for i in range(99999) %}" + body + "{% endfor %}"
 
 
+MILLION = "{% set b = 'a' * 200000 %}{% set a = b ~ b ~ b ~ b ~ b %}"
 BOMBS = [
+    MILLION + "{% set d = {'a': a} %}{{ [d.values()] * 2000 }}",
+    MILLION + "{{ [a.strip] * 2000 }}",
+    MILLION + "{{ ('%(a(b))s' * 2000) % {'a(b)': a} }}",
+    MILLION + "{{ a.rfind(b[:100000] ~ 'b' ~ b[:100000]) }}",
+    MILLION + "{{ a.rsplit(sep=b[:100000] ~ 'b' ~ b[:100000]) }}",
+    MILLION + "{{ a.rpartition(b[:100000] ~ 'b' ~ b[:100000]) }}",
+    MILLION + "{{ a.strip(('b' * 200000) ~ 'a') }}",
+    MILLION + "{{ a | trim(('b' * 200000) ~ 'a') }}",
+    MILLION + "{{ range(100000) | map(attribute='q', default=a) | batch(2) | urlencode }}",
+    "{{ '%(a(b))1800000000s' % {'a(b)': 1} }}",
+    "{{ ('%(a' * 60000) % {'a': 1} }}",
+    "{{ ('%999d' * 20000) % ([1] * 20000) }}",
     "{{ 'a' * 10**9 }}",
     "{{ 10**9 * 'a' }}",
     "{{ [0] * 10**9 }}",
