@@ -37,6 +37,8 @@ DEPTH = 512
 LONG_DEPTH = 30720
 """The same of an artifact whose context has room for it and a prompt."""
 COPY_BYTES = 1 << 30
+FEWEST, LONGEST_MS = 10, 2000.0
+"""Runs of a function, of which more are timed only as long as they take no longer together."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -205,11 +207,11 @@ ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "u8": 1, "i8": 1}
 
 
 def timed(work: Callable[[], object], repeat: int) -> list[float]:
-    """Milliseconds of each run, after three that do not count."""
+    """Milliseconds of each run, after three that do not count; of those that take long fewer than `repeat`."""
     for _ in range(3):
         work()
-    times = []
-    for _ in range(repeat):
+    times: list[float] = []
+    while len(times) < repeat and (len(times) < FEWEST or sum(times) < LONGEST_MS):
         start = time.perf_counter()
         work()
         times.append((time.perf_counter() - start) * 1e3)
