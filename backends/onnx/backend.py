@@ -23,6 +23,7 @@ from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.errors import MissingExtraError
 from pyc.runtime.executors.onnx.program import CONVENTION, Graph, Initializer, OnnxProgram, encode_program
+from pyc.runtime.executors.protocol import OWN_CACHES
 from pyc.runtime.host.extras import install_line
 
 _FUNCTIONS = ("forward", "logits", "embed")
@@ -36,7 +37,7 @@ class OnnxBackend:
     operators: ClassVar[Mapping[str, Operator]] = ONNX_OPERATORS
     cache_block_tokens: ClassVar[None] = None
     suffix: ClassVar[str] = ".onnx"
-    memory: ClassVar[Memory] = Memory(0, 0, run_bytes=31_000_000, cache_dtype="f32", heads_apart=True)
+    memory: ClassVar[Memory] = Memory(0, 0, run_bytes=31_000_000, cache_dtype=OWN_CACHES["onnx"], heads_apart=True)
     """ONNX Runtime (measured: 30 to 32 MB)."""
 
     def held_bytes(self, weight: StoredTensor) -> int:

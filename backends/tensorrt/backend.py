@@ -23,6 +23,7 @@ from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.errors import MissingExtraError
+from pyc.runtime.executors.protocol import OWN_CACHES
 from pyc.runtime.executors.tensorrt.program import CONVENTION, Graph, TensorRtProgram, encode_program
 from pyc.runtime.host.extras import install_line
 
@@ -37,7 +38,7 @@ class TensorRtBackend:
     operators: ClassVar[Mapping[str, Operator]] = ONNX_OPERATORS
     cache_block_tokens: ClassVar[None] = None
     suffix: ClassVar[str] = ".tensorrt"
-    memory: ClassVar[Memory] = Memory(0, 0, run_bytes=None, cache_dtype="f32", heads_apart=True)
+    memory: ClassVar[Memory] = Memory(0, 0, run_bytes=None, cache_dtype=OWN_CACHES["tensorrt"], heads_apart=True)
     """What TensorRT and a driver take of the host's memory was measured nowhere."""
 
     def held_bytes(self, weight: StoredTensor) -> int:

@@ -17,6 +17,7 @@ from pyc.passes.attest.facts import Facts, facts_of
 from pyc.passes.bundle.files import FOLDER_MODE, BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
+from pyc.passes.driver.conventions import other_conventions
 from pyc.passes.export.folder import new_folder, require_room
 from pyc.runtime.artifact.format import Program, is_plain_name
 from pyc.runtime.artifact.program_only import require_weights
@@ -25,10 +26,7 @@ from pyc.runtime.artifact.trust.decision import Signer, require_trusted
 from pyc.runtime.artifact.trust.policy import parse_policy
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
 from pyc.runtime.artifact.trust.subjects import artifact_digest
-from pyc.runtime.errors import ArtifactError, RunError
-from pyc.runtime.executors.cpu.libraries import check_convention
-from pyc.runtime.executors.cuda.choice import BACKEND as CUDA
-from pyc.runtime.executors.cuda.choice import programs_of
+from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.output_file import OutputFile
 from pyc.runtime.text.json_text import json_text
 from pyc.templates.rendering import render
@@ -120,14 +118,8 @@ def _programs_for(target: Target, opened: Artifact) -> tuple[Program, ...]:
 
 def _require_this_runtime(programs: tuple[Program, ...], opened: Artifact) -> None:
     """Raise ArtifactError for a program of an older or newer pyc, which the runtime in the bundle would refuse."""
-    try:
-        for program in programs:
-            if program.backend == "cpu":
-                check_convention(program)
-            elif program.backend == CUDA:
-                programs_of((program,), None)
-    except RunError as error:
-        raise ArtifactError(f"{opened.path}: {error}") from error
+    if others := other_conventions(programs):
+        raise ArtifactError(f"{opened.path}: {others[0].told()}; build the artifact again, or bundle it with that pyc")
 
 
 def _files(

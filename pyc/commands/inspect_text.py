@@ -25,6 +25,7 @@ from pyc.runtime.artifact.trust.signature_file import read_signatures, signature
 from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
+from pyc.runtime.executors.protocol import OWN_CACHES
 from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.host.sizes import human_bytes, human_count
 from pyc.runtime.text.counted import counted
@@ -33,7 +34,6 @@ from pyc.runtime.text.text_cut import TextCut, read_text_cut
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
 KV_TOKENS = 1000
-F32_CACHES = ("onnx", "tensorrt")
 FEW = 8
 ADAPTERS = ("lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft", "trainable_tokens", "merged")
 """Kinds of adapters, by the names of the passes that fuse them without fuse_; those of backends fuse other things."""
@@ -206,7 +206,7 @@ def _weights(weights: Sequence[StoredWeight]) -> Iterator[str]:
 
 def _caches(header: Header, cache: KvCache) -> Iterator[str]:
     """A phrase for each dtype that keys and values have: those of ONNX graphs are f32, whatever the header says."""
-    dtypes = {program.backend: "f32" if program.backend in F32_CACHES else cache.dtype for program in header.programs}
+    dtypes = {program.backend: OWN_CACHES.get(program.backend, cache.dtype) for program in header.programs}
     for dtype in dict.fromkeys(dtypes.values() or [cache.dtype]):
         stored = msgspec.structs.replace(cache, dtype=dtype)
         size_bytes = KV_TOKENS * cache.layers * 2 * cache.heads * head_bytes(stored) // cache.block_tokens

@@ -7,11 +7,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.artifact.format import Tensor
+from pyc.runtime.artifact.format import KvDtype, Tensor
 
 STEP_CONVENTION = ("pyc-step", "7")
 """Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
 exports. A program records it among its `abi`; one that does not is of version 1."""
+
+OWN_CACHES: Mapping[str, KvDtype] = {"onnx": "f32", "tensorrt": "f32"}
+"""What backends store keys and values in whose graphs have a type of their own, whatever the header says."""
 
 CACHE_VALUES = "pyc-kv-cache"
 """The component whose version, among the `abi` of a program with virtual tokens, says what its key/value cache holds:
