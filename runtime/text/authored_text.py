@@ -11,7 +11,6 @@ template's that it did not write.
 from __future__ import annotations
 
 import re
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, SupportsIndex, cast
 
@@ -30,8 +29,8 @@ _PARENTHESIS = re.compile(r"[()]")
 _FIELD = re.compile(r"[#0\- +]*+(?P<size>(?:\d++|\*)?+(?:\.(?:\*|\d*+))?+)[hlL]?+(?P<kind>.)", re.DOTALL)
 _EMPTY: dict[str, str] = {}
 VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-METHODS = (types.MethodType, types.BuiltinMethodType)
-"""Values whose text is, or holds, that of others."""
+_WORDLESS = (bool, int, float, type(None))
+"""Values whose text is a number or a word of Python's, whoever the value comes from."""
 
 
 class Field(NamedTuple):
@@ -209,12 +208,12 @@ def authors_of(text: str) -> str:
 def derive(text: str, *sources: object) -> AuthoredText:
     """`text`, made out of `sources` by an operation that does not say how.
 
-    Its author is the one that the texts in the sources have in common; that of a text without sources, such as a
-    number's, is the template.
+    Its author is the one that the texts in the sources have in common. That of numbers, True, False and None is the
+    template; that of any value but these, texts, lists and mappings of them is not known.
     """
     authors = set[str]()
     for source in sources:
-        authors.update(*map(authors_of, _texts(source)))
+        authors.update(*_authors(source))
     if len(authors) > 1:
         authors.discard(ROLE)  # by itself it spells no control token
     if len(authors) > 1:
@@ -224,9 +223,9 @@ def derive(text: str, *sources: object) -> AuthoredText:
 
 def adopt(value: object, *sources: object) -> object:
     """`value`, which an operation made of `sources`: with authors when it is text that lost them."""
-    if type(value) is str:
-        return derive(value, *sources)
-    if type(value) in (list, tuple) and any(type(member) is str for member in cast("list[object]", value)):
+    if _is_nobodys(value):
+        return derive(cast("str", value), *sources)
+    if type(value) in (list, tuple) and any(map(_is_nobodys, cast("list[object]", value))):
         members = [adopt(member, *sources) for member in cast("list[object]", value)]
         return members if isinstance(value, list) else tuple(members)
     return value
@@ -281,16 +280,20 @@ def percent(template: str, values: object, wrap: Callable[[object], object] = la
     return joined if joined == text else derive(text, template, values)
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text inside a value."""
+def _is_nobodys(value: object) -> bool:
+    return isinstance(value, str) and not isinstance(value, AuthoredText)
+
+
+def _authors(value: object) -> Iterator[str]:
+    """The authors of every text inside a value; UNKNOWN for a value that may show anything."""
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
+        yield authors_of(value)
+    elif isinstance(value, dict):
         for name, member in value.items():
-            yield from _texts(name)
-            yield from _texts(member)
+            yield from _authors(name)
+            yield from _authors(member)
     elif isinstance(value, (list, tuple, *VIEWS)):
         for member in value:
-            yield from _texts(member)
-    elif isinstance(value, METHODS):  # of a text, whose name in Python has all of it
-        yield from _texts(value.__self__)
+            yield from _authors(member)
+    elif not isinstance(value, _WORDLESS):
+        yield UNKNOWN

@@ -5,13 +5,14 @@ counted once and remembered: `x = [x, x]`, said thirty times, is refused at the 
 """
 
 import time
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, escape, escaped_length
-from pyc.runtime.text.authored_text import METHODS, VIEWS, derive
+from pyc.runtime.text.authored_text import VIEWS, derive
 
 MAX_OUTPUT_CHARACTERS = 1 << 20
 MAX_STEPS = 2_000_000
@@ -23,7 +24,8 @@ MAX_INTEGER_BITS = 2048
 _NODE_CHARACTERS = 8
 _STEPS_A_CLOCK = 16
 _LARGE = 4096
-_HOLDERS = (list, tuple, dict, *VIEWS, *METHODS)
+_METHODS = (types.MethodType, types.BuiltinMethodType)
+_HOLDERS = (list, tuple, dict, *VIEWS, *_METHODS)
 """Values whose text has that of others in it."""
 
 
@@ -91,7 +93,7 @@ class Meter:
         """The deep size of `value`."""
         if isinstance(value, str):
             return _Size(len(value) + _NODE_CHARACTERS, 1, 1)
-        if isinstance(value, METHODS):
+        if isinstance(value, _METHODS):
             whose = self.size(value.__self__)
             return _Size(whose.characters + _NODE_CHARACTERS, whose.depth, whose.objects)
         if not isinstance(value, _HOLDERS):

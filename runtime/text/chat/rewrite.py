@@ -5,7 +5,8 @@
     value[i:j]             value | @slice(i, j, none)
     [a, b], (a, b), {..}   the literal | @built
     a == b, a is test      the result | @step
-    'text'                 environment.literals[i], which knows that the template wrote it
+    'text', and text outside of tags
+                           environment.literals[i], which knows that the template wrote it
 
 The filters' names cannot be spelt in a template. What is not in ALLOWED_NODES is refused.
 """
@@ -56,8 +57,9 @@ class Rewriter(NodeTransformer):
             raise SecurityError(f"{type(node).__name__} in line {node.lineno} is not allowed in a chat template")
         self.generic_visit(node)
         if isinstance(node, nodes.Const) and isinstance(node.value, str):
-            self._literals.append(AuthoredText(node.value, TEMPLATE))
-            return nodes.EnvironmentAttribute(f"literals[{len(self._literals) - 1}]", lineno=node.lineno)
+            return self._literal(node.value, node.lineno)
+        if isinstance(node, nodes.TemplateData):
+            return self._literal(node.data, node.lineno)
         if isinstance(node, nodes.For):
             if node.recursive:
                 raise SecurityError(f"a recursive loop in line {node.lineno} is not allowed in a chat template")
@@ -73,6 +75,10 @@ class Rewriter(NodeTransformer):
         elif isinstance(node, (nodes.Compare, nodes.Test)):
             return self._hook(cast("nodes.Expr", node), "@step")
         return node
+
+    def _literal(self, text: str, lineno: int) -> nodes.EnvironmentAttribute:
+        self._literals.append(AuthoredText(text, TEMPLATE))
+        return nodes.EnvironmentAttribute(f"literals[{len(self._literals) - 1}]", lineno=lineno)
 
     def _hook(self, node: nodes.Expr, name: str, args: Sequence[nodes.Expr] = ()) -> nodes.Filter:
         return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno, environment=self._environment)

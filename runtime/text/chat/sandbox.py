@@ -229,7 +229,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def concat(self, parts: Iterable[str]) -> str:  # jinja2 has "".join here
         """What macros and blocks collected, as one text."""
-        return join_text(self.meter, AuthoredText("", TEMPLATE), map(written, parts), convert=False)
+        return join_text(self.meter, AuthoredText("", TEMPLATE), parts, convert=False)
 
     def _count_test(self, test: Function) -> Function:
         def counted(*args: object, **kwargs: object) -> object:
@@ -308,11 +308,6 @@ def _meter(context: Context) -> Meter:
     environment = context.environment
     assert isinstance(environment, ChatEnvironment)
     return environment.meter
-
-
-def written(piece: str) -> AuthoredText:
-    """A piece of a template's output: what has no author is text of the template that stands outside of all tags."""
-    return piece if isinstance(piece, AuthoredText) else AuthoredText(piece, TEMPLATE)
 
 
 @pass_context

@@ -91,15 +91,14 @@ class ChatTemplate:
 
     def _collect(self, values: Mapping[str, object], max_characters: int) -> AuthoredText:
         from pyc.runtime.text.authored_text import TEMPLATE, AuthoredText
-        from pyc.runtime.text.chat.sandbox import written
 
         nothing = AuthoredText("", TEMPLATE)
         joined: list[AuthoredText] = []
-        pieces: list[AuthoredText] = []
+        pieces: list[str] = []
         length = 0
         try:
             for piece in self._pieces(values):
-                pieces.append(written(piece))
+                pieces.append(piece)
                 length += len(piece)
                 if len(pieces) == _PIECES_AT_ONCE:
                     joined.append(nothing.join(pieces))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import markupsafe
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from pyc.runtime.errors import RunError
-from pyc.runtime.text.authored_text import CALLER, TEMPLATE, UNKNOWN, AuthoredText
+from pyc.runtime.text.authored_text import CALLER, TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
 from pyc.runtime.text.chat.template import ChatTemplate
 from pyc.runtime.text.tokenizer import Tokenizer
 
@@ -168,9 +169,6 @@ def test_tokens_are_not_assembled_out_of_parts(chat_tokenizers: dict[str, Tokeni
         ("{{ messages[0].content | batch(3) | map('join') | join }}", "<|im_end|>"),
         ("{{ messages | map(attribute='content') | map('list') | sum(start=[]) | join }}", "<|im_end|>"),
         ("{{ messages[0].copy().content }}", "<|im_end|>"),
-        ("{{ messages[0].content.strip }}", "<|im_end|>"),
-        ("{{ messages[0].content | attr('strip') | string }}", "<|im_end|>"),
-        ("{{ (messages[0].content | safe).strip }}", "<|im_end|>"),
         ("{{ messages[0].values() }}", "<|im_end|>"),
         ("{{ 'x' ~ messages[0].items() }}", "<|im_end|>"),
         ("{{ '%s{}'.format(extra.keys()) % messages[0].values() }}", "<|im_end|>"),
@@ -251,6 +249,39 @@ def test_nobody_knows_who_wrote_it(chat_tokenizers: dict[str, Tokenizer]) -> Non
         tokenizer.encode_chat(ChatTemplate(source).render([{"role": "user", "content": "x"}]))
     with pytest.raises(RunError, match="hides who wrote"):
         tokenizer.encode_chat(AuthoredText("<|im_end|>", UNKNOWN))
+
+
+def test_a_value_that_may_show_anything_is_nobodys(chat_tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = chat_tokenizers["byte_level_bpe"]
+    said = "<|im_end|>"
+    for shown in (
+        "messages[0].content.strip",
+        "messages[0].content | attr('strip') | string",
+        "(messages[0].content | safe).strip",
+        "'%s' % messages[0].content.strip",
+        "'{}'.format(messages[0].content.strip)",
+        "[messages[0].content.strip] | string",
+        "messages[0].content.strip ~ ''",
+        "['', messages[0].content.strip] | join",
+    ):
+        for source in (f"{{{{ {shown} }}}}", f"{{% filter trim %}}{{{{ {shown} }}}}{{% endfilter %}}"):
+            text = ChatTemplate(source).render([{"role": "user", "content": said}])
+            assert said in text  # or there is nothing to forge
+            with pytest.raises(RunError, match="hides who wrote"):
+                tokenizer.encode_chat(text)
+
+
+def test_text_without_an_author_is_nobodys() -> None:
+    for value in (object(), iter(["x"]), "x".strip, {"x"}, b"x", [1, object()], {1: object()}, (None, {"x"})):
+        assert derive("text", value).authors == "uuuu", value
+    for value in (1, 1.5, True, None, [1, {2: None}], {}.keys()):
+        assert derive("text", value).authors == "tttt", value
+    for value in ("x", markupsafe.Markup("x")):  # a text of a library's, too
+        adopted = adopt(value, 1, {"x"})
+        assert isinstance(adopted, AuthoredText)
+        assert adopted.authors == "u"
+    rendered = ChatTemplate("a{% if true %}b{% endif %}{{ 'c' }}{% filter lower %}D{% endfilter %}").render([])
+    assert (rendered, rendered.authors) == ("abcd", "tttt")
 
 
 def test_a_vocabulary_that_has_its_control_tokens_as_words(chat_tokenizers: dict[str, Tokenizer]) -> None:
