@@ -210,7 +210,7 @@ def _refusal(
     if rule.threshold == 1 and len(unknown) == len(signers) and is_of_rule:
         signed = f"{where}: signed by key {' and key '.join(each.fingerprint for each in unknown[:8])}"
         if policy.keys is not None and len(policy.keys) == 1:
-            return UntrustedArtifactError(f"{signed}, expected key {policy.keys[0].fingerprint}")
+            return UntrustedArtifactError(f"{signed}, expected {_the_key(policy)}")
         if policy.keys is not None:
             return UntrustedArtifactError(f"{signed}, which {policy.origin} lacks")
         if home is None and find_home_directory() is None:
@@ -225,9 +225,15 @@ def _refusal(
     return UntrustedArtifactError(f"{where}: has {asked} that it needs{by}: {found}; {remedy}")
 
 
+def _the_key(policy: Policy) -> str:
+    """The one key that counts, and who says so; a key that was given says it itself."""
+    assert policy.keys is not None and len(policy.keys) == 1
+    return f"key {policy.keys[0].fingerprint}" + (f" by {policy.origin}" if policy.origin else "")
+
+
 def _wanted(policy: Policy) -> str:
     if policy.keys is not None and len(policy.keys) == 1:
-        return f", expected a signature by key {policy.keys[0].fingerprint}"
+        return f", expected a signature by {_the_key(policy)}"
     return "; build it with a key, or get it from someone who signs"
 
 

@@ -217,6 +217,12 @@ def test_a_policy_with_keys_needs_no_store(tmp_path: Path, keys: list[SigningKey
         require_trusted(signed(cyd), policy, home=empty)
     with pytest.raises(UntrustedArtifactError, match=r"which p\.toml lacks"):
         require_trusted(signed(new_key("eve")), policy, home=empty)
+    one = parse_policy(f'keys = ["{ada.public.text()}"]\n', "p.toml")
+    fingerprint = ada.public.fingerprint
+    with pytest.raises(UntrustedArtifactError, match=rf"expected key {fingerprint} by p\.toml$"):
+        require_trusted(signed(ben), one, home=empty)
+    with pytest.raises(UnsignedArtifactError, match=rf"expected a signature by key {fingerprint} by p\.toml$"):
+        require_trusted(signed(), one, home=empty)
     revoked = parse_policy(f'keys = [{lines}]\nrevoked = ["{DIGEST}"]\n', "p.toml")
     with pytest.raises(UntrustedArtifactError, match=r"this artifact is revoked by p\.toml"):
         require_trusted(signed(ada), revoked, home=empty)
