@@ -56,14 +56,14 @@ class Markup(AuthoredText):
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> Markup:
         return mark(str(self).replace(old, str(escape(new)), count))
 
-    def center(self, width: SupportsIndex, fillchar: str = " ", /) -> Markup:
-        return mark(str(self).center(width, str(escape(fillchar))))
+    def center(self, width: SupportsIndex, fillchar: str | None = None, /) -> Markup:
+        return mark(super().center(width, None if fillchar is None else str(escape(fillchar))))
 
-    def ljust(self, width: SupportsIndex, fillchar: str = " ", /) -> Markup:
-        return mark(str(self).ljust(width, str(escape(fillchar))))
+    def ljust(self, width: SupportsIndex, fillchar: str | None = None, /) -> Markup:
+        return mark(super().ljust(width, None if fillchar is None else str(escape(fillchar))))
 
-    def rjust(self, width: SupportsIndex, fillchar: str = " ", /) -> Markup:
-        return mark(str(self).rjust(width, str(escape(fillchar))))
+    def rjust(self, width: SupportsIndex, fillchar: str | None = None, /) -> Markup:
+        return mark(super().rjust(width, None if fillchar is None else str(escape(fillchar))))
 
 
 class _Escaped:

@@ -10,8 +10,10 @@ template's that it did not write.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import NamedTuple, SupportsIndex, cast
 
 TEMPLATE = "t"
@@ -59,7 +61,9 @@ class AuthoredText(str):
         return self
 
     def __iter__(self) -> Iterator[str]:
-        return map(AuthoredText, super().__iter__(), self.authors)
+        made: dict[tuple[str, str], AuthoredText] = {}  # a long text has few letters
+        for letter in zip(super().__iter__(), self.authors, strict=True):
+            yield made.get(letter) or made.setdefault(letter, AuthoredText(*letter))
 
     def __getitem__(self, index: SupportsIndex | slice) -> AuthoredText:
         return AuthoredText(super().__getitem__(index), self.authors[index])
@@ -112,35 +116,34 @@ class AuthoredText(str):
         return self._located(super().rsplit(sep, maxsplit), sep, from_right=True)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        return [part if keepends else part[: len(line)] for part, line in self._lines()]
+        lines = super().splitlines(keepends)
+        ends = [0, *accumulate(map(len, super().splitlines(True)))]
+        return self._parts(zip(lines, ends, strict=False))
 
-    def _lines(self) -> Iterator[tuple[AuthoredText, str]]:
-        start = 0
-        for whole, line in zip(super().splitlines(True), super().splitlines(), strict=True):
-            yield self[start : start + len(whole)], line
-            start += len(whole)
+    def _parts(self, found: Iterable[tuple[str, int]]) -> list[str]:
+        """Parts of this text, and where each begins: with their authors."""
+        made: dict[tuple[str, str], AuthoredText] = {}  # a text of a hundred thousand parts has few that differ
+        keys = ((part, self.authors[start : start + len(part)]) for part, start in found)
+        return [made.get(key) or made.setdefault(key, AuthoredText(*key)) for key in keys]
 
     def _located(self, parts: list[str], separator: str | None, *, from_right: bool = False) -> list[str]:
         """The parts that a split gave, with their authors."""
-        located: list[str] = []
         if separator is None and from_right:  # the first part is what was left over, spaces inside and all
+            located: list[str] = []
             end = len(self)
             for part in reversed(parts):
                 end = self.rindex(part, 0, end)
                 located.append(self[end : end + len(part)])
             return located[::-1]
+        return self._parts(self._places(parts, separator))
+
+    def _places(self, parts: list[str], separator: str | None) -> Iterator[tuple[str, int]]:
         start = 0
-        made: dict[tuple[str, str], AuthoredText] = {}  # a text of a hundred thousand parts has few that differ
         for part in parts:
             if separator is None:
                 start = self.index(part, start)
-            key = part, self.authors[start : start + len(part)]
-            found = made.get(key)
-            if found is None:
-                found = made[key] = AuthoredText(*key)
-            located.append(found)
+            yield part, start
             start += len(part) + len(separator or "")
-        return located
 
     # --- texts put together
 
@@ -152,8 +155,6 @@ class AuthoredText(str):
         text = super().replace(old, new, count)
         if not old:  # between all characters
             return derive(text, self, new)
-        if text == self:
-            return self
         pieces = super().split(old, count)
         replaced: list[str] = []
         start = 0
@@ -187,14 +188,21 @@ class AuthoredText(str):
             return AuthoredText(text, self.authors)
         return derive(text, self)
 
-    def center(self, width: SupportsIndex, fillchar: str = " ", /) -> AuthoredText:
-        return derive(super().center(width, fillchar), self)
+    def center(self, width: SupportsIndex, fillchar: str | None = None, /) -> AuthoredText:
+        padding = max(0, operator.index(width) - len(self))
+        before = padding // 2 + (padding & operator.index(width) & 1)  # where Python leaves the odd one
+        return self._padded(super().center(width, fillchar or " "), before, fillchar)
 
-    def ljust(self, width: SupportsIndex, fillchar: str = " ", /) -> AuthoredText:
-        return derive(super().ljust(width, fillchar), self)
+    def ljust(self, width: SupportsIndex, fillchar: str | None = None, /) -> AuthoredText:
+        return self._padded(super().ljust(width, fillchar or " "), 0, fillchar)
 
-    def rjust(self, width: SupportsIndex, fillchar: str = " ", /) -> AuthoredText:
-        return derive(super().rjust(width, fillchar), self)
+    def rjust(self, width: SupportsIndex, fillchar: str | None = None, /) -> AuthoredText:
+        text = super().rjust(width, fillchar or " ")
+        return self._padded(text, len(text) - len(self), fillchar)
+
+    def _padded(self, text: str, before: int, fillchar: str | None) -> AuthoredText:
+        author = authors_of(fillchar) if fillchar else TEMPLATE
+        return AuthoredText(text, author * before + self.authors + author * (len(text) - len(self) - before))
 
     def zfill(self, width: SupportsIndex, /) -> AuthoredText:
         return derive(super().zfill(width), self)
@@ -211,6 +219,10 @@ def derive(text: str, *sources: object) -> AuthoredText:
     Its author is the one that the texts in the sources have in common. That of numbers, True, False and None is the
     template; that of any value but these, texts, lists and mappings of them is not known.
     """
+    return AuthoredText(text, _author(sources))
+
+
+def _author(sources: tuple[object, ...]) -> str:
     authors = set[str]()
     for source in sources:
         authors.update(*_authors(source))
@@ -218,7 +230,7 @@ def derive(text: str, *sources: object) -> AuthoredText:
         authors.discard(ROLE)  # by itself it spells no control token
     if len(authors) > 1:
         authors = {CALLER} if authors == {CALLER, MODEL} else {UNKNOWN}
-    return AuthoredText(text, authors.pop() if authors else TEMPLATE)
+    return authors.pop() if authors else TEMPLATE
 
 
 def adopt(value: object, *sources: object) -> object:
@@ -226,7 +238,14 @@ def adopt(value: object, *sources: object) -> object:
     if _is_nobodys(value):
         return derive(cast("str", value), *sources)
     if type(value) in (list, tuple) and any(map(_is_nobodys, cast("list[object]", value))):
-        members = [adopt(member, *sources) for member in cast("list[object]", value)]
+        author = _author(sources)
+        made: dict[str, AuthoredText] = {}  # a list of a hundred thousand texts has few that differ
+        members: list[object] = []
+        for member in cast("list[object]", value):
+            if _is_nobodys(member):
+                text = cast("str", member)
+                member = made.get(text) or made.setdefault(text, AuthoredText(text, author))
+            members.append(member)
         return members if isinstance(value, list) else tuple(members)
     return value
 
@@ -255,9 +274,10 @@ def percent_fields(template: str) -> Iterator[Field]:
 
 def percent(template: str, values: object, wrap: Callable[[object], object] = lambda value: value) -> AuthoredText:
     """template % values, one field at a time. `wrap` is what shows a value, or a mapping of values."""
-    given = list(values) if isinstance(values, tuple) else [values]
+    given = iter(values if isinstance(values, tuple) else (values,))
     is_mapping = hasattr(type(values), "__getitem__") and not isinstance(values, (str, tuple))
-    text = str.__mod__(template, cast("tuple[object, ...]", wrap(values) if is_mapping else tuple(map(wrap, given))))
+    shown_values = wrap(values) if is_mapping else tuple(map(wrap, values if isinstance(values, tuple) else (values,)))
+    text = str.__mod__(template, cast("tuple[object, ...]", shown_values))
     whole = template if isinstance(template, AuthoredText) else AuthoredText(template, UNKNOWN)
     pieces: list[AuthoredText] = []
     end = 0
@@ -268,16 +288,21 @@ def percent(template: str, values: object, wrap: Callable[[object], object] = la
             pieces.append(AuthoredText("%", TEMPLATE))
             continue
         if "*" in field.size:
-            return derive(text, template, values)
+            return AuthoredText(text, UNKNOWN)
         name, spec = field.name, str.__str__(template)[field.start : field.end]
-        value = given.pop(0) if name is None else cast("Mapping[str, object]", values)[name]
+        value = next(given) if name is None else cast("Mapping[str, object]", values)[name]
         argument = wrap(value)
         shown = str.__mod__(spec, {name: argument} if name is not None else (argument,))
         as_it_is = str(argument) if isinstance(value, str) else None
-        pieces.append(AuthoredText(shown, authors_of(as_it_is)) if shown == as_it_is else derive(shown, value))
+        if shown == as_it_is:
+            pieces.append(AuthoredText(shown, authors_of(as_it_is)))
+        elif field.kind == "c" and not isinstance(value, str):  # a number, which becomes a letter
+            pieces.append(AuthoredText(shown, UNKNOWN))
+        else:
+            pieces.append(derive(shown, value))
     pieces.append(whole[end:])
     joined = AuthoredText("", TEMPLATE).join(pieces)
-    return joined if joined == text else derive(text, template, values)
+    return joined if joined == text else AuthoredText(text, UNKNOWN)
 
 
 def _is_nobodys(value: object) -> bool:

@@ -135,10 +135,10 @@ class ControlTokens:
             part = str.__getitem__(text, slice(run.start(), run.end()))
             for occurrence in self._occurrences(self._backend.encode(part, add_special_tokens=False)):
                 start, end = run.start() + occurrence.start, run.start() + occurrence.end
-                if occurrence.token.takes_left:
-                    start = len(str.rstrip(text[: start]))
-                if occurrence.token.takes_right:
-                    end = len(text) - len(str.lstrip(text[end:]))
+                while occurrence.token.takes_left and start > 0 and str.__getitem__(text, start - 1).isspace():
+                    start -= 1
+                while occurrence.token.takes_right and end < len(text) and str.__getitem__(text, end).isspace():
+                    end += 1
                 start = max(start, found[-1].end) if found else start
                 moved = _Occurrence(start, end, occurrence.token)
                 if moved.counts(text):

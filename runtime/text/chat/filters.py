@@ -24,10 +24,14 @@ Function = Callable[..., object]
 
 MAX_WIDTH = 4096
 _NOTHING = AuthoredText("", TEMPLATE)
+_LINE_END = AuthoredText("\n", TEMPLATE)
 MAX_INDENT = 16
 LONGEST_ENTITY = 5
 _NUMBER = 640  # characters of the longest
 _ROW = 8
+_WORD = 8
+_TEXT = 64
+"""That an object of a text takes as much as."""
 _LONG_NUMBER = re.compile(r"\d{4,}")
 _DIGITS = re.compile(r"\d+")
 
@@ -120,7 +124,7 @@ def _tojson(
     meter.charge(size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None)))
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     meter.charge(len(text))
-    return text
+    return derive(text, value)
 
 
 def _string(context: Context, value: object) -> str:
@@ -143,13 +147,16 @@ def _safe(context: Context, value: object) -> str:
 
 
 def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    """jinja2's, which knows Markup by its class."""
+    """Each line behind the first, and that `first` and those without letters if `blank`, behind `width` spaces."""
     if isinstance(s, Markup):
-        plain = builtin.do_indent(str(s), str(width) if isinstance(width, str) else width, first, blank)
-        return mark(derive(plain, s, width))
+        return mark(_indent(str(s), str(width) if isinstance(width, str) else width, first, blank))
     if isinstance(width, Markup):
         raise RunError("chat template: indent by a text of `safe` or `escape`; leave that filter out")
-    return builtin.do_indent(s, width, first, blank)
+    indention = width if isinstance(width, str) else AuthoredText(" " * width, TEMPLATE)
+    first_line, *others = (s + _LINE_END).splitlines()
+    if first:
+        first_line = indention + first_line
+    return _LINE_END.join([first_line, *(indention + line if line or blank else line for line in others)])
 
 
 def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
@@ -179,7 +186,9 @@ def _check_indent(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, o
     check_width(meter, columns)
     text = args[0]
     if isinstance(text, str):
-        meter.charge(len(text) + (len(text.splitlines()) + 1) * max(columns, 0))
+        lines = str.splitlines(text)
+        meter.charge(len(text) + (len(lines) + 1) * max(columns, 0) + _TEXT * sum(map(bool, lines)))
+        meter.pass_over(lines)
 
 
 def _check_replace(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -204,8 +213,36 @@ def _check_attr(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, obj
         check_dunder(name)
 
 
+def _check_each(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For filters that go over all values, or letters."""
+    meter.pass_over(args[0])
+
+
+def _check_sort(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """A text is made for each, by which it is sorted."""
+    meter.pass_over(args[0])
+    if isinstance(args[0], (str, list, tuple, dict)):
+        meter.charge(_TEXT * len(args[0]))
+
+
+def _check_words(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For filters that part a text into words."""
+    text = meter.text(args[0])
+    meter.charge(_WORD * len(text))
+    meter.pass_over(text, 0.25)
+
+
+def _check_tags(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """Some versions of the library copy all of the text for each tag."""
+    text = meter.text(args[0])
+    meter.compare(len(text) * str.count(text, "<"))
+
+
 def _check_rows(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """For filters that make rows: how many, or of how many."""
+    meter.pass_over(args[0])
+    if isinstance(args[0], (str, list, tuple, dict)):
+        meter.charge(_TEXT * len(args[0]))
     for value in (*args[1:2], *(kwargs[name] for name in ("linecount", "slices") if name in kwargs)):
         if isinstance(value, int):
             meter.charge(_ROW * value if value > 0 else 0)
@@ -241,7 +278,7 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "count": (len, _no_check),
     "d": (builtin.do_default, _no_check),
     "default": (builtin.do_default, _no_check),
-    "dictsort": (builtin.do_dictsort, _no_check),
+    "dictsort": (builtin.do_dictsort, _check_each),
     "first": (builtin.do_first, _no_check),
     "float": (builtin.do_float, _no_check),
     "format": (builtin.do_format, _check_format),
@@ -250,28 +287,28 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "items": (builtin.do_items, _no_check),
     "last": (builtin.do_last, _no_check),
     "length": (len, _no_check),
-    "list": (builtin.sync_do_list, _no_check),
+    "list": (builtin.sync_do_list, _check_each),
     "lower": (builtin.do_lower, _check_text),
-    "map": (builtin.sync_do_map, _no_check),
-    "max": (builtin.do_max, _no_check),
-    "min": (builtin.do_min, _no_check),
-    "reject": (builtin.sync_do_reject, _no_check),
-    "rejectattr": (builtin.sync_do_rejectattr, _no_check),
+    "map": (builtin.sync_do_map, _check_each),
+    "max": (builtin.do_max, _check_each),
+    "min": (builtin.do_min, _check_each),
+    "reject": (builtin.sync_do_reject, _check_each),
+    "rejectattr": (builtin.sync_do_rejectattr, _check_each),
     "replace": (builtin.do_replace, _check_replace),
     "reverse": (builtin.do_reverse, _no_check),
     "round": (builtin.do_round, _check_round),
-    "select": (builtin.sync_do_select, _no_check),
-    "selectattr": (builtin.sync_do_selectattr, _no_check),
+    "select": (builtin.sync_do_select, _check_each),
+    "selectattr": (builtin.sync_do_selectattr, _check_each),
     "slice": (builtin.sync_do_slice, _check_rows),
-    "sort": (builtin.do_sort, _no_check),
-    "striptags": (builtin.do_striptags, _check_text),
-    "title": (builtin.do_title, _check_text),
+    "sort": (builtin.do_sort, _check_sort),
+    "striptags": (builtin.do_striptags, _check_tags),
+    "title": (builtin.do_title, _check_words),
     "trim": (builtin.do_trim, _check_trim),
     "truncate": (builtin.do_truncate, _check_text),
-    "unique": (builtin.do_unique, _no_check),
+    "unique": (builtin.do_unique, _check_each),
     "upper": (builtin.do_upper, _check_text),
     "urlencode": (builtin.do_urlencode, _check_url),
-    "wordcount": (builtin.do_wordcount, _check_text),
+    "wordcount": (builtin.do_wordcount, _check_words),
 }
 
 # name: an implementation of ours, which does its own accounting

@@ -6,7 +6,7 @@ counted once and remembered: `x = [x, x]`, said thirty times, is refused at the 
 
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,6 +24,10 @@ MAX_INTEGER_BITS = 2048
 _NODE_CHARACTERS = 8
 _STEPS_A_CLOCK = 16
 _LARGE = 4096
+_VALUE_CPU_S = 1e-6
+"""What a filter takes for a value that it goes over, with the text that is made of it."""
+_MESSAGE_CPU_S, _MESSAGE_STEPS = 0.004, 5000
+"""More for each message: templates of some families look at all of a conversation at each of its messages."""
 _METHODS = (types.MethodType, types.BuiltinMethodType)
 _HOLDERS = (list, tuple, dict, *VIEWS, *_METHODS)
 """Values whose text has that of others in it."""
@@ -42,16 +46,18 @@ class Meter:
     """The account of one rendering. Every method raises RunError when a limit is passed.
 
     All limits on characters grow with the conversation: output to 1 MiB and four times the input, one value
-    to twice that, everything built to sixteen times that. The clock is the thread's processor time.
+    to twice that, everything built to sixteen times that; time and steps do, too. The clock is the thread's processor
+    time.
     """
 
-    def __init__(self, input_characters: int) -> None:
+    def __init__(self, input_characters: int, messages: int = 0) -> None:
         self.max_output = MAX_OUTPUT_CHARACTERS + 4 * input_characters
         self.max_value = 2 * self.max_output
         self.depth = 0
         self._characters_left = 16 * self.max_output
         self._steps = 0
-        self._deadline = time.thread_time() + MAX_CPU_S + input_characters * 1e-6
+        self._max_steps = MAX_STEPS + messages * _MESSAGE_STEPS
+        self._deadline = time.thread_time() + MAX_CPU_S + input_characters * 1e-6 + messages * _MESSAGE_CPU_S
         self._sizes: dict[int, tuple[object, _Size]] = {}
 
     def step(self) -> None:
@@ -59,8 +65,8 @@ class Meter:
         self._steps += 1
         if self._steps % _STEPS_A_CLOCK == 0:
             self._check_clock()
-        if self._steps > MAX_STEPS:
-            raise RunError(f"chat template: more than {MAX_STEPS} steps; it may loop without end")
+        if self._steps > self._max_steps:
+            raise RunError(f"chat template: more than {self._max_steps} steps; it may loop without end")
 
     def charge(self, characters: int) -> None:
         """Counts text or a container about to be built, or just built; `characters` may be any size."""
@@ -77,6 +83,13 @@ class Meter:
         for value in values:
             self.step()
             yield value
+
+    def pass_over(self, values: object, share: float = 1.0) -> None:
+        """Before something goes over all values, or a share of a text's letters: refused if it would take too long."""
+        if isinstance(values, (str, *_HOLDERS)) and not isinstance(values, _METHODS):
+            count = int(share * len(cast("Sequence[object]", values)))
+            if count > _LARGE:
+                self._check_clock(count * _VALUE_CPU_S)
 
     def accept(self, value: object) -> object:
         """`value`, which an operation made, after checking its size."""
@@ -96,6 +109,8 @@ class Meter:
         if isinstance(value, _METHODS):
             whose = self.size(value.__self__)
             return _Size(whose.characters + _NODE_CHARACTERS, whose.depth, whose.objects)
+        if isinstance(value, int):
+            return _Size(_NODE_CHARACTERS + value.bit_length() // 3, 1, 1)
         if not isinstance(value, _HOLDERS):
             return _Size(_NODE_CHARACTERS, 1, 1)
         known = self._sizes.get(id(value))
@@ -107,7 +122,11 @@ class Meter:
         characters, depth, objects = _NODE_CHARACTERS, 0, 1
         for member in members:
             if not isinstance(member, _HOLDERS):  # as above; most members of large values are none of these
-                characters += _NODE_CHARACTERS + (len(member) if isinstance(member, str) else 0)
+                characters += _NODE_CHARACTERS
+                if isinstance(member, str):
+                    characters += len(member)
+                elif isinstance(member, int):
+                    characters += member.bit_length() // 3  # of which each digit has more
                 depth = depth or 1
                 objects += 1
                 continue
@@ -140,10 +159,13 @@ class Meter:
 
     def search(self, text: str, part: object) -> None:
         """Before Python looks for `part` in `text` from its end, or strips its characters: it compares all with all."""
-        comparisons = len(text) * len(part) if isinstance(part, str) else 0
-        if comparisons > MAX_COMPARISONS:
+        self.compare(len(text) * len(part) if isinstance(part, str) else 0)
+
+    def compare(self, letters: int) -> None:
+        """Before so many letters are compared with others, or copied."""
+        if letters > MAX_COMPARISONS:
             raise RunError("chat template: it takes too long; it looks for a long text in a long one")
-        if comparisons > _LARGE:
+        if letters > _LARGE:
             self._check_clock()
 
     def escaped(self, value: object) -> Markup:
@@ -152,8 +174,8 @@ class Meter:
         self.charge(escaped_length(text))
         return escape(text if isinstance(value, str) else derive(text, value))
 
-    def _check_clock(self) -> None:
-        if time.thread_time() > self._deadline:
+    def _check_clock(self, expected_s: float = 0.0) -> None:
+        if time.thread_time() + expected_s > self._deadline:
             raise RunError("chat template: it takes too long; it may loop without end")
 
 

@@ -112,7 +112,9 @@ ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
     (Macro, frozenset({"name", "arguments", "caller"})),
 )
 WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
-SEARCH_METHODS = frozenset({"rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"})
+SEARCH_METHODS = frozenset({"rfind", "rindex", "rpartition", "strip", "lstrip", "rstrip"})
+SPLIT_METHODS = frozenset({"split", "rsplit", "splitlines"})
+LONG = 4096
 TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test"))  # they ask jinja2's environment
 
 
@@ -185,6 +187,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                 if isinstance(text, Markup):
                     args = (args[0], meter.escaped(args[1]), *args[2:])
                 check_replace(meter, text, args[0], args[1])
+            elif name in SPLIT_METHODS:
+                if name == "rsplit":
+                    meter.search(text, args[0] if args else kwargs.get("sep"))
+                if len(text) > LONG:
+                    meter.pass_over(getattr(str, name)(text, *args, **kwargs))
             elif name in SEARCH_METHODS:
                 meter.search(text, args[0] if args else kwargs.get("sep"))
             elif name == "join" and len(args) == 1:
@@ -341,7 +348,10 @@ def _guard_filter(function: Function, check: Check) -> Function:
         if wants is not None:
             passed = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
             given = (passed[wants.name],)
-        return meter.accept(adopt(function(*given, *args, **kwargs), *args, *kwargs.values()))
+        result = function(*given, *args, **kwargs)
+        if isinstance(result, types.GeneratorType):
+            return meter.each(result)
+        return meter.accept(adopt(result, *args, *kwargs.values()))
 
     return guarded
 

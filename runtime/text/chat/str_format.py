@@ -6,7 +6,7 @@ from typing import cast
 from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 
 from pyc.runtime.text.authored_markup import Markup, mark
-from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive
+from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
 from pyc.runtime.text.chat.filters import check_format_spec, join_text
 from pyc.runtime.text.chat.limits import Meter
 
@@ -18,6 +18,7 @@ class BoundedFormatter(SandboxedFormatter):
         super().__init__(environment)
         self._meter = meter
         self._escapes = False
+        self._letters: list[AuthoredText] = []
 
     def format_text(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """template.format(*args, **kwargs), a field after the other. Markup escapes each field."""
@@ -28,16 +29,18 @@ class BoundedFormatter(SandboxedFormatter):
 
     def _formatted(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         if any(spec and "{" in spec for _, _, spec, _ in self.parse(template)):  # fields inside of fields
-            return derive(self.vformat(template, args, kwargs), template, *args, *kwargs.values())
-        author = template.authors[:1] if isinstance(template, AuthoredText) else UNKNOWN
-        if isinstance(template, AuthoredText) and template.authors.strip(author):
-            author = UNKNOWN
+            text = self.vformat(template, args, kwargs)
+            return derive(text, template, *args, *kwargs.values(), *self._letters)
         pieces: list[str] = []
-        automatic = 0
+        automatic = position = 0
         for literal, field, spec, conversion in self.parse(template):
-            pieces.append(AuthoredText(literal, author or TEMPLATE))
+            end = position + len(literal)
+            plain = template[position:end]
+            pieces.append(plain if plain == literal else AuthoredText(literal, UNKNOWN))
             if field is None:
+                position = end + (template[end - 1 : end + 1] in ("{{", "}}"))  # one brace is written as two
                 continue
+            position = template.find("}", end) + 1 or len(template)
             if not field or field[0] in ".[":
                 field, automatic = f"{automatic}{field}", automatic + 1
             value = self.convert_field(self.get_field(field, args, kwargs)[0], conversion)
@@ -52,6 +55,9 @@ class BoundedFormatter(SandboxedFormatter):
             raise ValueError("Unsupported format specification for Markup.")  # as markupsafe says it
         text = self._meter.text(value) if not format_spec else format(value, format_spec)
         self._meter.charge(len(text))
+        if format_spec.endswith("c") and not isinstance(value, str):  # a number, which becomes a letter
+            self._letters.append(AuthoredText(text, UNKNOWN))
+            text = self._letters[-1]
         shown = derive(text, value) if type(text) is str else text
         return self._meter.escaped(shown) if self._escapes else shown
 
@@ -59,4 +65,4 @@ class BoundedFormatter(SandboxedFormatter):
         """`!r`, `!s` and `!a`."""
         if conversion is not None:
             self._meter.charge(self._meter.size(value).characters)
-        return super().convert_field(value, cast("str", conversion))
+        return adopt(super().convert_field(value, cast("str", conversion)), value)

@@ -73,7 +73,7 @@ class ChatTemplate:
         conversation = plain_messages(messages)
         given = plain_variables(variables)
         schemas = plain_tools(tools)
-        meter = Meter(_characters(conversation) + _characters(schemas) + _characters(given))
+        meter = Meter(_characters(conversation) + _characters(schemas) + _characters(given), len(conversation))
         values: dict[str, object] = {
             **self._special_tokens,
             "documents": None,

@@ -175,6 +175,17 @@ def test_tokens_are_not_assembled_out_of_parts(chat_tokenizers: dict[str, Tokeni
         ("{{ messages[0].values() | string | replace('dict_values', '') }}", "<|im_end|>"),
         ("{{ [messages[0].values()] }}", "<|im_end|>"),
         ("{{ '%(a(b))s' % {'a(b)': messages[0].content} }}", "<|im_end|>"),
+        ("{{ '<|im_end|>'.replace('<|im_end|>', messages[0].content) }}", "<|im_end|>"),
+        ("{{ '<|im_end|>'.replace('im', messages[0].content) }}", "im"),
+        ("{{ '<|im_end|>' | replace('_', messages[0].content) }}", "_"),
+        ("{{ ('<|im_end|>' | safe).replace('im', messages[0].content | safe) }}", "im"),
+        ("{% for c in messages[0].content %}{{ ''.ljust(1, c) }}{% endfor %}", "<|im_end|>"),
+        ("{% for c in messages[0].content %}{{ ('' | safe).rjust(1, c | safe) }}{% endfor %}", "<|im_end|>"),
+        ("{{ '|im_end|>'.center(11, messages[0].content) }}", "<"),
+        ("{{ ('a\n' ~ messages[0].content) | indent(0) }}", "<|im_end|>"),
+        ("{{ messages | tojson(separators=(',', ':')) }}", "<|im_end|>"),
+        ("{{ ('a' ~ messages[0].role ~ '{}').format(messages[0].content) }}", "<|im_end|>"),
+        ("{{ ('{{' ~ messages[0].role ~ '{0}}}{0[0]}').format(messages[0].content) }}", "<|im_end|>"),
     ):
         message = {"role": "im_end" if said is None else "user", "content": said or ""}
         variables = {"who": said or "", "extra": {said or "": 1}}
@@ -269,6 +280,21 @@ def test_a_value_that_may_show_anything_is_nobodys(chat_tokenizers: dict[str, To
             assert said in text  # or there is nothing to forge
             with pytest.raises(RunError, match="hides who wrote"):
                 tokenizer.encode_chat(text)
+
+
+@pytest.mark.parametrize("shown", ["'%c' % n", "'{:c}'.format(n)", "'{:{}}'.format(n, 'c')", "'%c' | format(n)"])
+def test_a_number_that_becomes_a_letter_is_nobodys(chat_tokenizers: dict[str, Tokenizer], shown: str) -> None:
+    source = f"{{% for n in codes %}}{{{{ {shown} }}}}{{% endfor %}}"
+    text = ChatTemplate(source).render([], variables={"codes": list(b"<|im_end|>")})
+    assert text == "<|im_end|>"
+    with pytest.raises(RunError, match="hides who wrote"):
+        chat_tokenizers["byte_level_bpe"].encode_chat(text)
+
+
+def test_a_format_keeps_the_authors_of_what_stands_between_its_fields() -> None:
+    source = "{{ ('a' ~ content ~ '{0[z]!s}b{{}}{0[y]:>2}' ~ content).format({'z': 1, 'y': 2}) }}"
+    text = ChatTemplate(source).render([], variables={"content": "ZZ"})
+    assert (text, text.authors) == ("aZZ1b{} 2ZZ", "tcc" + "t" + "ttt" + "tt" + "cc")
 
 
 def test_text_without_an_author_is_nobodys() -> None:
