@@ -5,6 +5,7 @@ several connections, and chunks that lie together share a piece, as a request fo
 each. A piece is as large as the link brings in a quarter of a second. Bytes go straight to where they are wanted
 (chunks that have to be decoded, and those that nobody keeps, into a buffer of their own), and count for nothing before
 the digest of the whole chunk is right. One that is wrong is fetched once more, as a cache in between may have mixed up.
+What an earlier try left of a chunk (`KeptBlocks`) is not fetched, and comes from there before the digest is taken.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -25,6 +27,9 @@ from pyc.runtime.artifact.codecs import decode
 from pyc.runtime.artifact.format import Chunk
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.sources.protocol import RemoteSource
+
+if TYPE_CHECKING:
+    from pyc.runtime.artifact.kept_blocks import Arriving, Holes, KeptBlocks
 
 CONNECTIONS = 4
 LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 1 << 20, 8 << 20
@@ -40,13 +45,16 @@ Keep = Callable[[int, memoryview], None]
 
 @dataclass(slots=True)
 class _Chunk:
-    """A chunk on its way: its stored bytes from the moment that the first of them are asked for."""
+    """A chunk on its way: its stored bytes from the moment that the first of them are asked for, which of them are to
+    be fetched, and `at`, before which all of those have been given out."""
 
     number: int
     target: memoryview | None
     stored: memoryview | None = field(default=None, repr=False)
     missing_bytes: int = -1
     tries: int = 0
+    holes: Holes = field(default_factory=list)
+    at: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +65,7 @@ class _Piece:
     parts: list[memoryview] = field(default_factory=list)
     of: list[tuple[_Chunk, int]] = field(default_factory=list)
     gaps: list[tuple[_Chunk, memoryview]] = field(default_factory=list)
+    arriving: Arriving | None = None
     size_bytes: int = 0
 
 
@@ -77,14 +86,15 @@ class ChunkFetcher:
         *,
         cache: ChunkCache | None = None,
         keep: Keep | None = None,
+        blocks: KeptBlocks | None = None,
     ) -> None:
-        """`payload` is where the chunks' offsets count from, `where` names a chunk in messages."""
+        """`payload` is where the chunks' offsets count from, `where` names a chunk in messages, `blocks` has what is
+        there of chunks, and takes what comes before it is verified."""
         self._source, self._chunks, self._payload = source, chunks, payload
-        self._where, self._cache, self._keep = where, cache, keep
+        self._where, self._cache, self._keep, self._blocks = where, cache, keep, blocks
         self._queue = deque(_Chunk(each.number, each.target) for each in wanted)
         self._again: deque[_Chunk] = deque()
         self._left = len(self._queue)
-        self._within = 0  # bytes of the queue's first chunk that have been given out
         self._piece_bytes = LEAST_PIECE_BYTES
         self._state = threading.Lock()
         self._waiting: list[threading.Lock] = []  # each held by who waits for news, until it is told
@@ -188,38 +198,59 @@ class ChunkFetcher:
                     return self._whole(self._again.popleft())
                 if self._queue:
                     first = self._queue[0]
-                    if self._within == 0 and self._cache is not None and self._cache.has(self._chunks[first.number]):
+                    if self._is_cached(first):
                         return self._queue.popleft()
                     return self._piece()
                 news = self._news()
             news.acquire()  # another thread may have to fetch one again
 
+    def _is_cached(self, coming: _Chunk) -> bool:
+        """Whether a chunk of which nothing has been asked for is in the cache."""
+        return coming.stored is None and self._cache is not None and self._cache.has(self._chunks[coming.number])
+
     def _piece(self) -> _Piece:
         """The next bytes of the queue, as far as they lie together."""
-        first = self._queue[0]
-        piece = _Piece(self._payload + self._chunks[first.number].offset + self._within)
-        while self._queue and piece.size_bytes < self._piece_bytes:
+        piece: _Piece | None = None
+        while self._queue and (piece is None or piece.size_bytes < self._piece_bytes):
             coming = self._queue[0]
-            chunk = self._chunks[coming.number]
-            if piece.of and self._within == 0 and not self._joins(piece, chunk):
+            left = [(max(begin, coming.at), end) for begin, end in self._holes(coming) if end > coming.at]
+            begin, end = left[0]
+            offset = self._payload + self._chunks[coming.number].offset + begin
+            if piece is None:
+                piece = self._empty_piece(offset)
+            elif offset != piece.offset + piece.size_bytes or self._is_cached(coming):
                 break
-            size = min(chunk.stored_bytes - self._within, self._piece_bytes - piece.size_bytes)
-            self._add(piece, coming, self._within, size)
-            self._within += size
-            if self._within == chunk.stored_bytes:
+            stop = self._stop(begin, min(end, begin + self._piece_bytes - piece.size_bytes), end)
+            self._add(piece, coming, begin, stop - begin)
+            coming.at = stop
+            if stop == left[-1][1]:
                 self._queue.popleft()
-                self._within = 0
+            if stop < end:
+                break
+        assert piece is not None
         return piece
 
-    def _joins(self, piece: _Piece, chunk: Chunk) -> bool:
-        """Whether a chunk follows a piece in the file, and is to be fetched."""
-        begins = self._payload + chunk.offset == piece.offset + piece.size_bytes
-        return begins and not (self._cache is not None and self._cache.has(chunk))
+    def _stop(self, begin: int, stop: int, end: int) -> int:
+        """Where to end what begins at `begin`: where a block does, as no other piece brings the rest of it."""
+        if self._blocks is None or stop == end:
+            return stop
+        whole = self._blocks.whole_end(stop)
+        return whole if whole > begin else stop
+
+    def _holes(self, coming: _Chunk) -> Holes:
+        """What of a chunk is to be fetched; `_state` is held."""
+        if not coming.holes and self._blocks is not None:
+            coming.holes = self._blocks.holes(coming.number)
+        coming.holes = coming.holes or [(0, self._chunks[coming.number].stored_bytes)]
+        return coming.holes
+
+    def _empty_piece(self, offset: int) -> _Piece:
+        return _Piece(offset, arriving=None if self._blocks is None else self._blocks.arriving())
 
     def _whole(self, coming: _Chunk) -> _Piece:
         chunk = self._chunks[coming.number]
-        coming.missing_bytes = -1
-        piece = _Piece(self._payload + chunk.offset)
+        coming.missing_bytes, coming.holes = -1, [(0, chunk.stored_bytes)]
+        piece = self._empty_piece(self._payload + chunk.offset)
         self._add(piece, coming, 0, chunk.stored_bytes)
         return piece
 
@@ -229,6 +260,8 @@ class ChunkFetcher:
         stored = self._begin(coming)
         piece.parts.append(stored[within : within + size])
         piece.of.append((coming, size))
+        if piece.arriving is not None:
+            piece.arriving.add(piece.size_bytes, coming.number, stored, within, within + size)
         piece.size_bytes += size
         if within + size == chunk.stored_bytes and coming.number + 1 < len(self._chunks):
             gap = self._chunks[coming.number + 1].offset - chunk.offset - chunk.stored_bytes
@@ -244,12 +277,21 @@ class ChunkFetcher:
             direct = coming.target if chunk.codec == "none" else None
             coming.stored = memoryview(bytearray(chunk.stored_bytes)) if direct is None else direct
         if coming.missing_bytes < 0:
-            coming.missing_bytes = self._chunks[coming.number].stored_bytes
+            coming.missing_bytes = sum(end - begin for begin, end in self._holes(coming))
         return coming.stored
 
     def _fetch(self, piece: _Piece) -> None:
         began_s = time.monotonic()
-        self._source.read_parts(piece.offset, piece.parts)
+        if piece.arriving is None:
+            self._source.read_parts(piece.offset, piece.parts)
+        else:
+            try:
+                self._source.read_parts(piece.offset, piece.parts, piece.arriving.came)
+            except ArtifactError:
+                piece.arriving.keep()
+                raise
+            piece.arriving.came(piece.size_bytes)
+            piece.arriving.keep()
         elapsed_s = max(time.monotonic() - began_s, 1e-6)
         for coming, gap in piece.gaps:
             self._check_gap(self._chunks[coming.number], coming.number, gap)
@@ -275,6 +317,8 @@ class ChunkFetcher:
     def _from_cache(self, coming: _Chunk) -> None:
         stored = self._begin(coming)
         assert self._cache is not None
+        if self._blocks is not None:
+            self._blocks.forget(coming.number)
         if self._cache.read_into(self._chunks[coming.number], stored):
             self._finish(coming, is_cached=True)
         else:
@@ -284,12 +328,15 @@ class ChunkFetcher:
         """Verify a chunk whose bytes are all there, decode it, and say that it may be used."""
         chunk, stored = self._chunks[coming.number], coming.stored
         assert stored is not None
+        is_new = coming.holes == [(0, chunk.stored_bytes)]
+        if self._blocks is not None and not is_cached and not is_new:
+            self._blocks.fill(coming.number, stored, coming.holes)
         if blake3(stored).hexdigest() != chunk.blake3:
             if is_cached and self._cache is not None:
                 self._cache.drop(chunk)
                 self._retry(coming)
                 return
-            coming.tries += 1
+            coming.tries += is_new
             if coming.tries < TRIES:
                 self._retry(coming)
                 return
@@ -319,6 +366,8 @@ class ChunkFetcher:
             raise ArtifactError(f"{self._where(coming.number)}: {error}") from error
 
     def _retry(self, coming: _Chunk) -> None:
+        if self._blocks is not None:
+            self._blocks.forget(coming.number)
         with self._state:
             self._again.append(coming)
             self._tell()

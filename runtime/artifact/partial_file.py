@@ -1,11 +1,13 @@
 """Fetches an artifact into a file beside its target, which is renamed to it when all is there.
 
-    .<name>.part    as large as the artifact from the start; what has not been written yet is a hole
+    .<name>.part    as large as the artifact from the start; what has not been written yet is a hole. Behind its end,
+                    what is there of chunks that are not complete (`kept_blocks`)
 
-No record is kept of what is there: who goes on hashes each chunk where it should lie and fetches those that are wrong,
-so it makes no difference how the last try ended, or of which version of the artifact it was. One process at a time: it
-holds a lock on the file. One that is not this user's own is never written into: its owner could change the artifact.
-Nor is one of this user's that others may write to: a copy takes its place, which nobody else has open.
+No record is kept of the chunks that are there: who goes on hashes each where it should lie and fetches those that are
+wrong, so it makes no difference how the last try ended, or of which version of the artifact it was. One process at a
+time: it holds a lock on the file, and where the file system has none, a chunk is written once it is verified. One that
+is not this user's own is never written into: its owner could change the artifact. Nor is one of this user's that others
+may write to: a copy takes its place, which nobody else has open.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from pyc.runtime.artifact.format import Chunk, payload_size
+from pyc.runtime.artifact.kept_blocks import KeptBlocks, not_written
+from pyc.runtime.artifact.kept_blocks import write as _write
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.limits import limit_remedy
 from pyc.runtime.host.output_file import OutputFile
 from pyc.runtime.host.own_files import has_this_owner, why_not_own
 from pyc.runtime.host.signal_handlers import unless_signalled
@@ -40,7 +43,7 @@ def pull_into(
     advance: Callable[[int], None],
     before_rename: Callable[[], None] = lambda: None,
 ) -> int:
-    """Fetch an open artifact into the file `target` and return how many bytes of chunks an earlier try had left.
+    """Fetch an open artifact into the file `target` and return how many bytes of it an earlier try had left.
 
     `advance` is told of the bytes of each chunk that is there, on several threads; `before_rename` is called once all
     is there. Raises ArtifactError (also for no space), FetchError, and what `target.check` raises; the file at the
@@ -50,6 +53,7 @@ def pull_into(
     part = target.path.with_name(f".{target.path.name}.part")
     try:
         descriptor = _locked(part)
+        blocks: KeptBlocks | None = None
         try:
             front = artifact.front()
             payload = artifact.size_bytes - payload_size(artifact.header)
@@ -57,15 +61,27 @@ def pull_into(
             missing = _missing(descriptor, chunks, payload)
             present = set(range(len(chunks))).difference(missing)
             reused = sum(chunks[number].stored_bytes for number in present)
-            _prepare(descriptor, part, front, artifact.size_bytes, artifact.size_bytes - reused)
+            if artifact.is_remote and _lock(descriptor, part):
+                blocks = KeptBlocks(descriptor, part, chunks, payload, artifact.size_bytes, artifact.prelude)
+            _require_space(descriptor, part, artifact.size_bytes - reused + (blocks.note_bytes if blocks else 0))
+            if blocks is None:
+                os.ftruncate(descriptor, artifact.size_bytes)
+            else:
+                blocks.begin(missing)
+            _write(descriptor, 0, memoryview(front))
             advance(len(front) + reused)
 
             def keep(number: int, stored: memoryview) -> None:
-                _write(descriptor, payload + chunks[number].offset, stored)
+                holes = [(0, len(stored))] if blocks is None else blocks.holes(number)
+                for begin, end in holes:  # the rest has been written as it came
+                    _write(descriptor, payload + chunks[number].offset + begin, stored[begin:end])
                 advance(len(stored))
 
-            artifact.fetch_chunks(missing, keep)
+            artifact.fetch_chunks(missing, keep, blocks)
             _clear_gaps(descriptor, chunks, payload)
+            if blocks is not None:
+                reused += blocks.reused_bytes
+                blocks.end()
             os.fsync(descriptor)
             before_rename()
             target.check()
@@ -76,10 +92,12 @@ def pull_into(
                 part.unlink(missing_ok=True)
             raise
         finally:
+            if blocks is not None:
+                blocks.close()
             os.close(descriptor)
         _sync_folder(target.path.parent)
     except unless_signalled(OSError) as error:
-        raise ArtifactError(f"{part}: cannot be written: {error.strerror}{limit_remedy(error)}") from error
+        raise not_written(part, error) from error
     return reused
 
 
@@ -230,14 +248,12 @@ def _digest(descriptor: int, offset: int, size_bytes: int) -> str:
     return hasher.hexdigest()
 
 
-def _prepare(descriptor: int, part: Path, front: bytes, size_bytes: int, missing_bytes: int) -> None:
-    """Give the file its size and its front. Raises ArtifactError where the disk has no room for the rest."""
+def _require_space(descriptor: int, part: Path, missing_bytes: int) -> None:
+    """Raise ArtifactError where the disk has no room for the rest."""
     space = os.fstatvfs(descriptor)
     free_bytes = space.f_bavail * space.f_frsize
     if missing_bytes + MARGIN_BYTES > free_bytes + os.fstat(descriptor).st_blocks * 512:
         raise ArtifactError(f"{part}: {missing_bytes} bytes are to be written, the disk has {free_bytes} left")
-    os.ftruncate(descriptor, size_bytes)
-    _write(descriptor, 0, memoryview(front))
 
 
 def _clear_gaps(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> None:
@@ -246,12 +262,6 @@ def _clear_gaps(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> Non
         end = chunk.offset + chunk.stored_bytes
         if following.offset > end:
             _write(descriptor, payload + end, memoryview(bytes(following.offset - end)))
-
-
-def _write(descriptor: int, offset: int, data: memoryview) -> None:
-    while data:
-        count = os.pwrite(descriptor, data, offset)
-        data, offset = data[count:], offset + count
 
 
 def _sync_folder(folder: Path) -> None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pyc.runtime.artifact.arrival import Arrival
     from pyc.runtime.artifact.chunk_cache import ChunkCache
     from pyc.runtime.artifact.chunk_fetcher import Keep, Progress
+    from pyc.runtime.artifact.kept_blocks import KeptBlocks
     from pyc.runtime.host.aligned import AnyArray
 
 PARALLEL_BYTES = 4 << 20
@@ -185,11 +186,11 @@ class Artifact:
         """Put what chunks hold, verified, into targets of their raw sizes. Raises ArtifactError and FetchError."""
         self._run(wanted)
 
-    def fetch_chunks(self, numbers: Iterable[int], keep: Keep) -> None:
-        """Give `keep` the stored bytes of these chunks, in any order and on several threads, each verified. Raises
-        ArtifactError."""
+    def fetch_chunks(self, numbers: Iterable[int], keep: Keep, blocks: KeptBlocks | None = None) -> None:
+        """Give `keep` the stored bytes of these chunks, in any order and on several threads, each verified; `blocks`
+        has a part of them, if the artifact is remote. Raises ArtifactError."""
         if self._remote is not None:
-            self._fetch_all(self._remote, [Wanted(number) for number in numbers], keep)
+            self._fetch_all(self._remote, [Wanted(number) for number in numbers], keep, blocks)
             return
         for number in numbers:
             chunk = self.header.chunks[number]
@@ -265,13 +266,15 @@ class Artifact:
             finally:
                 empty(queue)
 
-    def _fetch_all(self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None = None) -> None:
+    def _fetch_all(
+        self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None = None, blocks: KeptBlocks | None = None
+    ) -> None:
         from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
 
-        chunks = self.header.chunks
-        fetcher = ChunkFetcher(source, chunks, self._payload, jobs, self._where, cache=self.cache, keep=keep)
-        fetcher.start()
+        file = source, self.header.chunks, self._payload
+        fetcher = ChunkFetcher(*file, jobs, self._where, cache=self.cache, keep=keep, blocks=blocks)
         try:
+            fetcher.start()
             fetcher.wait()
         except BaseException:
             fetcher.stop()

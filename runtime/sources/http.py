@@ -22,7 +22,7 @@ from pyc.runtime.sources.address import Address, parse_address, redirected
 from pyc.runtime.sources.connection import Connection, Opening, connect, tls_context
 from pyc.runtime.sources.credentials import authorization
 from pyc.runtime.sources.local import HeldFile
-from pyc.runtime.sources.protocol import PATIENT, Retries
+from pyc.runtime.sources.protocol import PATIENT, Came, Retries
 from pyc.runtime.sources.response import Identity, TryAgainError
 from pyc.runtime.sources.sequential import SequentialSource
 
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 START_BYTES = 256 << 10
 """Asked for first: a header of most models lies in it."""
+TOLD_BYTES = 16 << 10
+"""Whoever wants to know what has come is told each time that so much has: `readinto` waits for all that it may fill."""
 MOST_REDIRECTS = 5
 AGAIN = "the server knows no ranges, so begin again"
 Authorize = Callable[[bool], str | None]
@@ -116,16 +118,17 @@ class HttpSource:
         """Fill `target` from `offset`. Raises ArtifactError."""
         self.read_parts(offset, [target])
 
-    def read_parts(self, offset: int, parts: Sequence[memoryview]) -> None:
-        """Fill `parts` with what follows `offset`. Raises ArtifactError."""
-        stop = offset + sum(map(len, parts))
+    def read_parts(self, offset: int, parts: Sequence[memoryview], came: Came | None = None) -> None:
+        """Fill `parts` with what follows `offset`, and tell `came` of each few bytes of it. Raises ArtifactError."""
+        begun, stop = offset, offset + sum(map(len, parts))
         if stop > self.size_bytes:
             raise ArtifactError(f"{self}: ends at {self.size_bytes}, expected {stop} bytes")
         while parts and stop > offset and offset + len(parts[0]) <= len(self._start):
             parts[0][:] = self._start[offset : offset + len(parts[0])]
             offset, parts = offset + len(parts[0]), parts[1:]
         if offset < stop:
-            self._fetch(offset, parts)
+            known = offset - begun
+            self._fetch(offset, parts, None if came is None else lambda done: came(known + done))
 
     def expect(self, size_bytes: int) -> None:
         """Nothing: the size is known."""
@@ -163,12 +166,12 @@ class HttpSource:
 
     # --- one range
 
-    def _fetch(self, offset: int, parts: Sequence[memoryview]) -> int:
+    def _fetch(self, offset: int, parts: Sequence[memoryview], came: Came | None = None) -> int:
         """Fill `parts`, or, where nothing is known of the file and it is shorter, a start of them; how many bytes.
 
         As patient as it was told to be. Raises FetchError, MissingArtifactError, ArtifactError.
         """
-        failures, filling = 0, _Filling(offset, parts)
+        failures, filling = 0, _Filling(offset, parts, came)
         before = 0
         while True:
             try:
@@ -296,8 +299,9 @@ def _held_lock() -> threading.Lock:
 class _Filling:
     """Memory that is filled with the bytes from `offset` on, as far as `done`."""
 
-    def __init__(self, offset: int, parts: Sequence[memoryview]) -> None:
+    def __init__(self, offset: int, parts: Sequence[memoryview], came: Came | None) -> None:
         self.offset = offset
+        self._came = came
         self.stop = offset + sum(map(len, parts))
         self.done = 0
         self._parts = list(parts)
@@ -311,9 +315,12 @@ class _Filling:
                 del self._parts[0]
                 self._in_part = 0
                 continue
-            count = response.readinto(part[:size_bytes])
+            most = size_bytes if self._came is None else min(size_bytes, TOLD_BYTES)
+            count = response.readinto(part[:most])
             if not count:
                 raise TryAgainError("the answer is cut")
             self.done += count
+            if self._came is not None:
+                self._came(self.done)
             self._in_part += count
             size_bytes -= count

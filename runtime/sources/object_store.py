@@ -14,7 +14,7 @@ from pyc.runtime.host.extras import naming_missing_extras
 from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.places import shown_url
-from pyc.runtime.sources.protocol import RefusedError
+from pyc.runtime.sources.protocol import Came, RefusedError
 from pyc.runtime.sources.store_calls import RETRIES, answered, reason_of
 
 
@@ -50,8 +50,8 @@ class ObjectSource:
         """Fill `target` from `offset`. Raises ArtifactError."""
         self.read_parts(offset, [target])
 
-    def read_parts(self, offset: int, parts: Sequence[memoryview]) -> None:
-        """Fill `parts` with what follows `offset`. Raises ArtifactError."""
+    def read_parts(self, offset: int, parts: Sequence[memoryview], came: Came | None = None) -> None:
+        """Fill `parts` with what follows `offset`, which comes at once. Raises ArtifactError."""
         import obstore
 
         stop = offset + sum(map(len, parts))

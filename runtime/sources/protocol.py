@@ -6,7 +6,7 @@ in large pieces and on several threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Mode = Literal["mmap", "pread"]
 LINK_REMEDY = "take the link that downloads the file (of a hub: /resolve/ in place of /blob/)"
 """What to do about an address that answers with a web page."""
+
+
+Came = Callable[[int], None]
+"""Told, on the thread that reads, how many bytes from the first on are there for good."""
 
 
 class EmptyFileError(FetchError):
@@ -55,10 +59,11 @@ class Source(Protocol):
 class RemoteSource(Source, Protocol):
     """A source behind a network."""
 
-    def read_parts(self, offset: int, parts: Sequence[memoryview]) -> None:
+    def read_parts(self, offset: int, parts: Sequence[memoryview], came: Came | None = None) -> None:
         """Fill `parts`, which lie one behind the other from `offset` on, in one request. For several threads at once.
 
-        Raises ArtifactError when the bytes cannot be had, which ends the tries of other threads too.
+        `came` is told on the way, where the source knows that, and may raise ArtifactError. Raises ArtifactError when
+        the bytes cannot be had, which ends the tries of other threads too.
         """
 
 

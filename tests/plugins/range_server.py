@@ -33,6 +33,7 @@ MISBEHAVIOURS = (
 @dataclass
 class RangeServer:
     """`asked` are the requests in order: path, first and last byte, and headers. `bytes_per_s` limits all together.
+    `sent_bytes` of bodies went out.
 
     `most_range_bytes` are given of a range, `cut_bytes`, if any, of a file as a whole before the connection ends.
     """
@@ -51,6 +52,7 @@ class RangeServer:
     asked: list[tuple[str, int, int, dict[str, str]]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     sent_until_s: float = 0.0
+    sent_bytes: int = 0
     connections: int = 0
 
     def count(self) -> int:
@@ -129,6 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if rate:
                     self.pace(len(part), rate)
                 self.wfile.write(part)
+                with self.range_server.lock:
+                    self.range_server.sent_bytes += len(part)
 
     def pace(self, size: int, rate: float) -> None:
         """Wait until the link would have let so many bytes through."""
