@@ -114,7 +114,7 @@ class ArtifactWriter:
         self._tensors: list[Tensor] = []
         self._blobs: list[Blob] = []
         self._chunks: list[Chunk] = []
-        self._file = StagedFile(path, expected_bytes=expected_bytes, allowed=allowed)
+        self._file = StagedFile(path, expected_bytes=expected_bytes, allowed=allowed, is_artifact=True)
 
     def add_tensor(self, name: str, dtype: DtypeName, shape: Iterable[int], pieces: Iterable[Bytes]) -> None:
         """Append a tensor: `pieces`, of any sizes, are its little-endian C-order bytes.

@@ -35,10 +35,15 @@ class StagedFile:
         *,
         expected_bytes: int = 0,
         allowed: Callable[[], None] = lambda: None,
+        is_artifact: bool = False,
     ) -> None:
         """Open the staging file. `allowed` is called now and just before the rename, and raises when `path` may not
-        be replaced. Raises ArtifactError when the place is unusable or has too little space."""
+        be replaced. Raises ArtifactError when the place is unusable or has too little space.
+
+        What the system refuses here and below, as a full disk does, is an ArtifactError of what `is_artifact`, and an
+        OSError of other files: whoever tells them apart by exit codes takes neither for a bad artifact."""
         self.path = Path(path)
+        self._is_artifact = is_artifact
         self._allowed = allowed
         self.size_bytes = 0
         self._held = bytearray()  # the last bytes appended, less than a piece
@@ -57,7 +62,7 @@ class StagedFile:
             raise
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append `data`. Raises ArtifactError, for instance when the disk is full."""
+        """Append `data`. Raises ArtifactError or OSError, for instance when the disk is full."""
         view = memoryview(data)
         while len(view):
             end = self.size_bytes
@@ -100,19 +105,19 @@ class StagedFile:
 
     def readable_path(self) -> Path:
         """Return where what was written can be read before it is published, as long as this is open. Raises
-        ArtifactError."""
+        ArtifactError or OSError."""
         self._flush()
         return self._temporary if self._named else Path(_proc_path(self._fd))
 
     def sync(self) -> None:
-        """Has what was written reach the disk; `publish` then has little left to do. Raises ArtifactError."""
+        """Has what was written reach the disk; `publish` then has little left to do. Raises as it does."""
         try:
             os.fsync(self._fd)
         except OSError as error:
             raise self._failed(error) from error
 
     def publish(self) -> None:
-        """Sync the file, rename it to its final name and sync the directory. Raises ArtifactError."""
+        """Sync the file, rename it to its final name and sync the directory. Raises ArtifactError or OSError."""
         self._flush()
         try:
             os.fsync(self._fd)
@@ -144,9 +149,12 @@ class StagedFile:
     ) -> None:
         self.discard()
 
-    def _failed(self, error: OSError) -> ArtifactError:
+    def _failed(self, error: OSError) -> ArtifactError | OSError:
         hint = "; free some space or choose another directory" if error.errno == errno.ENOSPC else limit_remedy(error)
-        return ArtifactError(f"{self.path}: cannot be written: {error.strerror}{hint}")
+        reason = f"cannot be written: {error.strerror}{hint}"
+        if self._is_artifact:
+            return ArtifactError(f"{self.path}: {reason}")
+        return OSError(error.errno, reason, str(self.path))
 
     def _check_place(self, expected_bytes: int) -> None:
         if self.path.is_dir():

@@ -179,7 +179,7 @@ def _write_tar(target: OutputFile, files: list[BundleFile]) -> None:
     """Write a tar whose bytes depend on the files alone: no times, no users."""
     root = target.path.name.removesuffix(".tar")
     root = root if is_plain_name(root) else "bundle"  # of -o .tar the members would be absolute
-    with StagedFile(target.path, allowed=target.check) as staged:
+    with StagedFile(target.path, allowed=target.check, is_artifact=True) as staged:
         stream = cast(BinaryIO, _Writable(staged.write))
         with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
             for file in sorted(files, key=lambda file: file.name):

@@ -37,14 +37,13 @@ def command(
 
     keep_blas_small()
     from pyc.commands.signing_key import require_one_key
+    from pyc.compiler.files.staging import StagedFile
     from pyc.passes.attest.cyclonedx import cyclonedx
     from pyc.passes.attest.facts import facts_of
     from pyc.passes.attest.provenance import provenance, signed
     from pyc.passes.attest.spdx import spdx
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.key_sources import choose_key
-    from pyc.runtime.errors import ArtifactError
-    from pyc.runtime.host.home import write_whole
     from pyc.runtime.host.output_file import OutputFile, output_path
     from pyc.runtime.text.json_text import json_text
 
@@ -70,9 +69,7 @@ def command(
     if target is None:
         click.echo(text, nl=False)
         return
-    target.check()
-    try:
-        write_whole(target.path, text, 0o644, replace=True)
-    except OSError as error:
-        raise ArtifactError(f"{target.path}: cannot be written: {error.strerror}") from error
+    with StagedFile(target.path, allowed=target.check) as staged:
+        staged.write(text.encode())
+        staged.publish()
     say(f"wrote {target.path}")

@@ -194,7 +194,7 @@ def _npy_target(path: Path, artifact: "Place", file: Path | None, force: bool) -
 
 
 def _write_npy(target: "OutputFile | None", vectors: _Vectors) -> None:
-    """The file appears whole or not at all. Raises ArtifactError when it cannot be written."""
+    """The file appears whole or not at all. Raises OSError when it cannot be written."""
     from pyc.compiler.files.staging import StagedFile
 
     if target is None:

@@ -288,7 +288,7 @@ def _page_file(path: Path, read: tuple[Path, ...], *, force: bool) -> OutputFile
 
 
 def _write_page(page: OutputFile, report: QualityReport) -> None:
-    """The page appears whole or not at all. Raises ArtifactError when it cannot be written."""
+    """The page appears whole or not at all. Raises OSError when it cannot be written."""
     from pyc.commands.eval_page import html_page
     from pyc.compiler.files.staging import StagedFile
 

@@ -190,14 +190,13 @@ def announce(
     last day that holds for it here; one that expired or was revoked here is refused.
     """
     from pyc.commands.signing_key import require_one_key
+    from pyc.compiler.files.staging import StagedFile
     from pyc.runtime.artifact.trust.counting_keys import announceable
     from pyc.runtime.artifact.trust.key_sources import choose_key
     from pyc.runtime.artifact.trust.keys import public_key_of
     from pyc.runtime.artifact.trust.policy import DEFAULT, machine_policy
     from pyc.runtime.artifact.trust.subjects import require_fingerprint
     from pyc.runtime.artifact.trust.updates import Update, write_update
-    from pyc.runtime.errors import ArtifactError
-    from pyc.runtime.host.home import write_whole
     from pyc.runtime.host.output_file import OutputFile, output_path
 
     require_one_key(file)
@@ -227,11 +226,9 @@ def announce(
     target = OutputFile(output_path(output), sources, force=force, what="an announcement")
     target.check()
     text = write_update(update, key.key)
-    target.check()
-    try:
-        write_whole(target.path, text, 0o644, replace=True)
-    except OSError as error:
-        raise ArtifactError(f"{target.path}: cannot be written: {error.strerror}") from error
+    with StagedFile(target.path, allowed=target.check) as staged:
+        staged.write(text.encode())
+        staged.publish()
     say(f"wrote {target.path}")
     for sent in (each for each in update.trust if each not in given):
         say(f"  key {sent.fingerprint} until {sent.expires}, its last day here")

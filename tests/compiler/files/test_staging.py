@@ -185,8 +185,9 @@ def test_a_failing_call_leaves_the_old_file(
     target.write_bytes(b"old")
     with monkeypatch.context() as patch:
         failing(name, number, error)(patch)
-        with pytest.raises(ArtifactError, match=os.strerror(error)) as caught:
+        with pytest.raises(OSError, match=os.strerror(error)) as caught:
             publish(target, b"abc")
+    assert (caught.value.errno, caught.value.filename) == (error, str(target))
     assert ("free some space" in str(caught.value)) == (error == errno.ENOSPC)
     assert names(tmp_path) == ["out"]
     assert target.read_bytes() == b"old"
@@ -220,7 +221,7 @@ def test_a_failing_rename_leaves_the_old_file(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", refuse)
-        with pytest.raises(ArtifactError, match="Input/output error"):
+        with pytest.raises(OSError, match="Input/output error"):
             publish(target, b"abc")
     assert names(tmp_path) == ["out"]
     assert target.read_bytes() == b"old"
@@ -238,22 +239,23 @@ def test_short_writes_and_reads_are_continued(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_file_size_limit_is_an_error(tmp_path: Path) -> None:
-    """A real refusal by the kernel, as a full disk or a quota would give."""
+    """A real refusal by the kernel, as a full disk or a quota would give: of an artifact an error of its own."""
     script = (
         "import resource, sys\n"
         "from pyc.compiler.files.staging import StagedFile\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "with StagedFile(sys.argv[1]) as file:\n"
+        "with StagedFile(sys.argv[1], is_artifact=len(sys.argv) > 2) as file:\n"
         "    for _ in range(100):\n"
         "        file.write(bytes(4096))\n"
         "    file.publish()\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "out")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 1
-    assert "ArtifactError" in result.stderr
-    assert "File too large" in result.stderr
-    assert names(tmp_path) == []
+    for kind, error in ((["artifact"], "ArtifactError: "), ([], "OSError: ")):
+        command = [sys.executable, "-c", script, str(tmp_path / "out"), *kind]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 1
+        assert error in result.stderr.splitlines()[-1]
+        assert "File too large" in result.stderr
+        assert names(tmp_path) == []
 
 
 WRITE_FOREVER = """

@@ -162,7 +162,7 @@ def test_npy_appears_whole_or_not_at_all(pyc, encoder_artifact, tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         code, out, err = pyc("embed", encoder_artifact, "b", "--npy", target)
-    assert (code, out) == (8, "")
+    assert (code, out) == (74, "")
     assert "cannot be written: No space left on device" in err
     assert target.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["vectors.npy"]
