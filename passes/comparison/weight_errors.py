@@ -41,14 +41,14 @@ from pyc.passes.calibration.calibration_text import calibration_sources, calibra
 from pyc.passes.calibration.imported_importance import importance_source, imported_importance, may_be_left_out
 from pyc.passes.calibration.matrix_algorithms import calibrated, scaled
 from pyc.passes.comparison.require_sources import require_files, require_model, require_tokens
-from pyc.passes.driver.ingest_recipe import ingest_recipe
+from pyc.passes.driver.ingest_recipe import ingest_recipe, ingest_sources
 from pyc.passes.mixed_precision.scheme_problem import Ingested
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import Header, Tensor
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.tensor_rows import TensorRows
 from pyc.runtime.artifact.validate import tensor_bytes
-from pyc.runtime.errors import ArtifactError, RecipeError
+from pyc.runtime.errors import ArtifactError, PycError, RecipeError
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +106,13 @@ def weight_errors(
     """
     recorded = _recorded_recipe(artifact)
     recipe = _with_places(recorded, source)
-    ingested = ingest_recipe(recipe, files, None, {})
-    require_model(artifact, ingested, {file.name for file in calibration_sources(recorded)}, files)
+    of_calibration = {file.name for file in calibration_sources(recorded)}
+    try:
+        ingested = ingest_recipe(recipe, files, None, {})
+    except PycError:  # another model need not take the shapes that the artifact records
+        require_model(artifact, ingest_sources(recipe, files), of_calibration, files)
+        raise
+    require_model(artifact, ingested, of_calibration, files)
     module = run_passes(ingested.module, pipeline(recipe, ingested.adapters))
     tensors = {tensor.name.partition("@")[0]: tensor for tensor in _read_by_cpus(artifact.header)}
     if not tensors:

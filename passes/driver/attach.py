@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +21,12 @@ from pyc.passes.driver.build_arguments import check_flags, check_overrides, chec
 from pyc.passes.driver.build_source import names_model
 from pyc.passes.driver.default_recipe import name_of, reference_from
 from pyc.passes.driver.ingest_recipe import source_of
-from pyc.passes.driver.module_differences import scaling_refusal
+from pyc.passes.driver.module_differences import model_refusal, scaling_refusal
 from pyc.passes.driver.take_programs import TakenPrograms
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.errors import LowerError, RecipeError
+from pyc.runtime.errors import IngestError, LowerError, PycError, QuantizeError, RecipeError
 
 logger = logging.getLogger(__name__)
 
@@ -57,24 +58,42 @@ def attach(
     report = progress or log_note
     with open_artifact(program, mode="pread") as opened:
         require_trusted(opened)
+        fitting: AbstractContextManager[None] = nullcontext()
         if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
             recipe = recipe_for(os.fspath(source), opened, overrides, lambda made: parse(made, (), download, report))
+            fitting = _of_its_model(opened, recipe)
         else:
             recipe = parse(source, overrides, download, report)
         scaling = scaling_algorithms(recipe.quantize.algorithms())
         if scaling and is_program_only(opened.header):
             raise LowerError(scaling_refusal(opened.path, scaling[0]))
-        return build(
-            recipe,
-            output=output,
-            workers=workers,
-            use_cache=use_cache,
-            force=force,
-            key=key,
-            progress=progress,
-            programs_from=partial(TakenPrograms, opened),
-            sources=((os.fspath(program), "the program"),),
-        )
+        with fitting:
+            return build(
+                recipe,
+                output=output,
+                workers=workers,
+                use_cache=use_cache,
+                force=force,
+                key=key,
+                progress=progress,
+                programs_from=partial(TakenPrograms, opened),
+                sources=((os.fspath(program), "the program"),),
+            )
+
+
+@contextmanager
+def _of_its_model(program: Artifact, recipe: Recipe) -> Iterator[None]:
+    """Raise LowerError in place of what the program's own recipe leads to with a checkpoint of another model: nobody
+    wrote that recipe for it."""
+    try:
+        yield
+    except (IngestError, QuantizeError, RecipeError) as error:
+        refusal = None
+        with SourceFiles(is_quiet=True) as files, suppress(PycError):
+            refusal = model_refusal(program, load_model(source_of(recipe), files=files).info)
+        if refusal is None:
+            raise
+        raise LowerError(refusal) from error
 
 
 def recipe_for(

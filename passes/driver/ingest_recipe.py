@@ -54,6 +54,15 @@ def ingest_recipe(
     return Ingested(recipe, module, adapters)
 
 
+def ingest_sources(recipe: Recipe, files: SourceFiles) -> Ingested:
+    """Return the model of a recipe in shapes of its own, and its adapters, unchecked: what is read, and not how.
+
+    Raises IngestError and AdapterError."""
+    folder = Path(recipe.folder)
+    adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
+    return Ingested(recipe, load_model(source_of(recipe), files=files), adapters)
+
+
 def source_of(recipe: Recipe) -> ModelSource:
     """Return the folders that a recipe reads a model from."""
     return ModelSource(recipe.model, Path(recipe.folder), recipe.adapter_paths(), recipe.tokenizer)

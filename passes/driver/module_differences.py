@@ -21,13 +21,15 @@ from pyc.passes.assign_schemes import dtypes_of
 from pyc.passes.calibration.rounding import scaling_algorithms
 from pyc.passes.driver.module_identity import model_lines, text_blob
 from pyc.passes.lower import Part
-from pyc.runtime.artifact.format import KV_PREFIX, Header, Program
+from pyc.runtime.artifact.format import KV_PREFIX, Header, ModelInfo, Program
 from pyc.runtime.artifact.reader import Artifact
 
 MOST_SHOWN = 200
 _HEAD = re.compile(r"(\w+(?:\.\w+)?)\(.*\) -> \S+ \{")
 _WEIGHT = re.compile(r"(?P<stored>\w+ \[[^\]]*\])(?:, (?P<scheme>\S+) (?P<shape>\[[^\]]*\]).*)?")
-_SHAPES = ("model.context", "model.max_sequences", "buckets.tokens", "buckets.logits")
+_CONTEXT = "model.context"
+_OF_CHECKPOINT = ("model.architecture", "model.kind", "model.vocab_size", "model.hidden_size")
+_SHAPES = (_CONTEXT, "model.max_sequences", "buckets.tokens", "buckets.logits")
 _FIT = "the code of this program does not fit"
 _SAME_SHAPE = "take a checkpoint and a recipe of the same shape, or build the program again"
 _SAME_ADAPTER = "build the program from a recipe with such an adapter"
@@ -69,6 +71,19 @@ def difference(artifact: Artifact, program: Program, part: Part, module: Module,
         "built it is another; `pyc build --program-only` makes programs that say which"
     )
     return f"{artifact.path}: {found}"
+
+
+def model_refusal(program: Artifact, info: ModelInfo) -> str | None:
+    """Return the message for a checkpoint that says of itself what the program's model is not, or less of a context;
+    None where it says nothing such."""
+    here, there = (dict(line.split(" = ", 1) for line in model_lines(each)) for each in (info, program.header.model))
+    for name in _OF_CHECKPOINT:
+        if here[name] != there[name]:
+            return f"{program.path}: {_pair(name, here[name], there[name], _SAME_SHAPE)}"
+    if info.context < program.header.model.context:
+        remedy = f"build the program again with shapes.context={info.context}"
+        return f"{program.path}: {_pair(_CONTEXT, here[_CONTEXT], there[_CONTEXT], remedy)}"
+    return None
 
 
 def scaling_refusal(path: object, algorithm: Algorithm) -> str:
@@ -147,7 +162,7 @@ def _fields(ours: Described, theirs: Described, *, has_prefix: bool) -> str | No
         if value == other or name == "code" or (other is None and not theirs.functions):
             continue
         remedy = "write the same shapes in both recipes, or build the program again" if name in _SHAPES else _SAME_SHAPE
-        if name == "model.context" and has_prefix:
+        if name == _CONTEXT and has_prefix:
             remedy = "an adapter's virtual tokens take positions: build the program from a recipe with as many"
         return _pair(name, value, other, remedy)
     return None

@@ -500,3 +500,24 @@ def test_the_context_of_a_program_is_kept_by_a_checkpoint_of_the_same(tiny_check
     assert code == 0, err
     with open_artifact(tmp_path / "attached.pyca") as artifact:
         assert json.loads(artifact.header.provenance.recipe)["shapes"]["context"] == artifact.header.model.context
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "expected"),
+    [
+        ("bert", {"max_position_embeddings": 32}, 'has model.architecture = "bert"; the program has model.archi'),
+        ("llama", {"vocab_size": 300, "max_position_embeddings": 32}, "has model.vocab_size = 300; the program has"),
+        ("llama", {"max_position_embeddings": 32}, "model.context = 32; the program has model.context = 48; build "),
+    ],
+)
+def test_a_checkpoint_that_the_shapes_of_the_program_are_not_for(
+    kind, config, expected, program, tiny_checkpoint, tmp_path, pyc
+):
+    """What differs is told, and not that a recipe has to be changed which nobody gave."""
+    checkpoint = tiny_checkpoint(kind, **({} if kind == "bert" else SHAPE), **config)
+    code, _, err = pyc("attach", program, checkpoint, "-o", tmp_path / "out.pyca")
+    assert (code, expected in err, "lower shapes.context" in err) == (7, True, False), err
+    assert not (tmp_path / "out.pyca").exists()
+    (checkpoint / "model.safetensors").unlink()
+    code, _, err = pyc("attach", program, checkpoint, "-o", tmp_path / "out.pyca")
+    assert (code, "the program has" in err) == (4, False), err

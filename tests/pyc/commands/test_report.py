@@ -250,6 +250,21 @@ def test_what_it_does_not_compare(made, tiny_checkpoint, tmp_path, pyc):
     assert not (tmp_path / "r.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "config"), [("bert", {}), ("llama", {}), ("llama", {"vocab_size": 300})], ids=["bert", "shorter", "other"]
+)
+def test_files_are_compared_before_shapes_that_the_artifact_records(kind, config, made, tiny_checkpoint, tmp_path, pyc):
+    """Nobody who gives a checkpoint has a shapes.context to lower."""
+    artifact, _, checkpoint, _ = made(scheme="int8")
+    longest = json.loads((checkpoint / "config.json").read_text())["max_position_embeddings"]
+    other = tiny_checkpoint(kind, seed=5, max_position_embeddings=longest // 2, **config)
+    code, _, err = pyc("report", artifact, other)
+    assert code == 8 and "tuned.pyca: it was made from something else: " in err, err
+    assert "sources config.json: " in err and "shapes" not in err, err
+    (other / "model.safetensors").unlink()
+    assert pyc("report", artifact, other)[0] == 4, "what is no checkpoint is told as before"
+
+
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
 
 
