@@ -41,6 +41,7 @@ from pyc.models.messages import quoted, shown
 from pyc.models.prompt_adapters import VirtualTokens, check_prompt_config, read_virtual_tokens
 from pyc.models.safetensors_header import FLOAT_DTYPES, read_header
 from pyc.models.trained_tokens import TrainedTokens, read_trained_tokens
+from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import AdapterError
 
 CONFIG = "adapter_config.json"
@@ -159,7 +160,12 @@ def _no_config(directory: Directory, reference: str) -> str:
 
 
 def _sources(directory: Directory, name: str) -> tuple[SourcePath, ...]:
-    """Return the adapter's files, for provenance."""
+    """Return the adapter's files, for provenance. Raises AdapterError for a folder that no artifact can name."""
+    if not is_plain_name(f"{name}/{WEIGHTS}"):
+        raise AdapterError(
+            f"{directory.label}: an artifact records the adapter's files by its folder, and {name!a} is no plain name: "
+            "no backslash, no control character, at most about 480 bytes; rename the folder itself, or copy it"
+        )
     return tuple(SourcePath(f"{name}/{entry.name}", entry.path) for entry in directory.source_paths((CONFIG, WEIGHTS)))
 
 

@@ -11,7 +11,7 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.calibration.imported_importance import importance_source
+from pyc.passes.calibration.imported_importance import calibration_source, importance_source
 from pyc.passes.interpretation.generated_text import generated_windows
 from pyc.passes.interpretation.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
@@ -39,7 +39,7 @@ def text_source(recipe: Recipe) -> SourcePath:
     wanted = recipe.quantize.calibration.text
     if wanted is None:
         return SourcePath("calibration.txt", str(DEFAULT_TEXT))
-    return SourcePath(f"calibration/{Path(wanted).name}", str(recipe.locate(wanted)))
+    return calibration_source(recipe, wanted, "text")
 
 
 def calibration_windows(

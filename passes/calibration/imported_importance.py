@@ -26,6 +26,7 @@ from pyc.models.gguf_names import checkpoint_name
 from pyc.models.imatrix_file import read_imatrix
 from pyc.passes.assign_schemes import quantizable
 from pyc.passes.calibration.matrix_algorithms import algorithm_of, is_quantized
+from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import QuantizeError
 
 Importance = Mapping[str, tuple[Floats, ...]]
@@ -34,10 +35,22 @@ Importance = Mapping[str, tuple[Floats, ...]]
 MOST_BYTES = 1 << 30
 
 
+def calibration_source(recipe: Recipe, wanted: str, key: str) -> SourcePath:
+    """Return a file of the recipe's calibration, and what provenance calls it. Raises QuantizeError for a name that no
+    artifact can record."""
+    name = f"calibration/{Path(wanted).name}"
+    if Path(wanted).name not in ("", "..") and not is_plain_name(name):  # those are folders, which reading refuses
+        raise QuantizeError(
+            f"quantize.calibration.{key}: an artifact records the file's name, and {Path(wanted).name!a} is no plain "
+            "one: no backslash, no control character; rename the file, or make a link to it"
+        )
+    return SourcePath(name, str(recipe.locate(wanted)))
+
+
 def importance_source(recipe: Recipe) -> SourcePath | None:
     """Return the file of the importance, and what provenance calls it; None where the recipe names none."""
     wanted = recipe.quantize.calibration.imatrix
-    return None if wanted is None else SourcePath(f"calibration/{Path(wanted).name}", str(recipe.locate(wanted)))
+    return None if wanted is None else calibration_source(recipe, wanted, "imatrix")
 
 
 def imported_importance(recipe: Recipe, module: Module, files: SourceFiles) -> Importance | None:
