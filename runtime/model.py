@@ -23,6 +23,7 @@ from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.token_stream import Batch, TokenStream
+from pyc.runtime.host.handle import Handle
 from pyc.runtime.loading import Loaded, LoadOptions, load_executor
 from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
@@ -33,7 +34,7 @@ from pyc.runtime.text.tokenizer import Tokenizer
 CLOSED = "this model is closed; load the artifact again"
 
 
-class Model:
+class Model(Handle):
     """An artifact ready to run. Close it, or use it as a context manager, to give its memory back.
 
     What it is asked for and cannot do is a RunError: text for a model without a tokenizer, messages for one without a

@@ -45,6 +45,7 @@ from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.trust.keys import verify_signature
 from pyc.runtime.artifact.validate import check_header, tensor_bytes
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.handle import Handle
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.places import Place, open_place, place_of
 from pyc.runtime.sources.protocol import Mode, RemoteSource, Source, as_remote
@@ -64,8 +65,10 @@ PIECE_BYTES = 1 << 20
 """What is read at a time of a chunk that is hashed and not kept."""
 
 
-class Artifact:
+class Artifact(Handle):
     """An open artifact. Arrays already handed out stay valid after `close`."""
+
+    _instead = "open its file in each process, and share the Artifact between threads"
 
     def __init__(
         self, source: Source, path: Place, header: Header, prelude: Prelude, signature: SignatureRecord | None

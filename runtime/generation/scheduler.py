@@ -34,11 +34,12 @@ from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.generation.waiting_coroutines import WaitingCoroutines
+from pyc.runtime.host.handle import Handle
 
 READ_AHEAD = 32
 
 
-class Scheduler:
+class Scheduler(Handle):
     """The requests of one session. Threads may share it."""
 
     def __init__(self, session: Session) -> None:

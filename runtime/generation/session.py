@@ -22,13 +22,14 @@ from pyc.runtime.generation.forward_buffers import ForwardBuffers
 from pyc.runtime.generation.given_ids import TokenIds, checked_array, shown_count
 from pyc.runtime.generation.slots import SlotOwner, Slots
 from pyc.runtime.host.aligned import aligned_zeros
+from pyc.runtime.host.handle import Handle
 from pyc.runtime.host.turns import Turns
 from pyc.runtime.text.counted import counted
 
 _Found = TypeVar("_Found")
 
 
-class Session:
+class Session(Handle):
     """Up to `max_sequences` token sequences, their cache blocks and the executor that extends them.
 
     A slot is a sequence's row in the block table. `acquire` hands out a slot, `release` gives it back but

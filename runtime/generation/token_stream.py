@@ -10,6 +10,7 @@ from typing import Self, overload
 
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import Scheduler
+from pyc.runtime.host.handle import Handle
 
 
 class _Submission:
@@ -27,12 +28,14 @@ class _Submission:
         return self.scheduler
 
 
-class TokenStream(Iterator[Token]):
+class TokenStream(Handle, Iterator[Token]):
     """The tokens that follow one prompt: an iterator, also for `async for`.
 
     Nothing is computed before the first is asked for. `close` cancels what is left; so does leaving a `with` (or
     `async with`) block, an error, and forgetting the stream. What iterating raises, `Model.generate` says.
     """
+
+    _instead = "take its tokens or its text, which may be"
 
     def __init__(self, request: Request, submission: _Submission) -> None:
         self._request = request
@@ -124,8 +127,10 @@ class TokenStream(Iterator[Token]):
         self.close()
 
 
-class Batch(Sequence[TokenStream]):
+class Batch(Handle, Sequence[TokenStream]):
     """The streams of several prompts, in their order. Their requests run together, whichever is read first."""
+
+    _instead = TokenStream._instead
 
     def __init__(self, scheduler: Scheduler, requests: Sequence[Request]) -> None:
         submission = _Submission(scheduler, requests)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from collections.abc import Callable
 from types import FrameType, ModuleType
@@ -100,3 +102,39 @@ def test_a_model_that_is_closed_is_shown_as_such(kind: str, make: Callable[[str]
         finally:
             sys.settrace(former)
         assert found in shown
+
+
+HANDLES: list[tuple[str, str, Use]] = [
+    ("decoder", "a Model cannot be pickled or copied; load the artifact in each process", lambda model: model),
+    ("encoder", "a Model cannot be pickled or copied; load the artifact in each process", lambda model: model),
+    ("decoder", "a Session cannot be ", lambda model: model.session),
+    ("decoder", "a Scheduler cannot be ", lambda model: model.scheduler),
+    ("decoder", "a TokenStream cannot be .* take its tokens", lambda model: model.generate([5], max_tokens=1)),
+    ("decoder", "a Batch cannot be .* take its tokens", lambda model: model.generate([[5]], max_tokens=1)),
+]
+
+
+@pytest.mark.parametrize("how", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(("kind", "said", "use"), HANDLES)
+def test_what_belongs_to_a_process_is_neither_pickled_nor_copied(
+    kind: str, said: str, use: Use, how: Callable[[object], object], make: Callable[[str], Model]
+) -> None:
+    """A copy of a model closed the first; the error is TypeError, as of whatever cannot be pickled."""
+    with make(kind) as model:
+        handle = use(model)
+        for given in (handle, [handle]) if how is not copy.copy else (handle,):
+            with pytest.raises(TypeError, match=f"^{said}"):
+                how(given)
+        assert model._open is not None
+    with pytest.raises(TypeError, match=f"^{said}"):
+        how(handle)
+
+
+def test_what_a_model_gives_is_pickled(make: Callable[[str], Model], tokenizers: dict[str, Tokenizer]) -> None:
+    with make("decoder") as model:
+        tokens = list(model.generate([5], max_tokens=2, logprobs=1))
+        for value in (*tokens, model.info, model.generation):
+            assert pickle.loads(pickle.dumps(value)) == value
+            assert copy.deepcopy(value) == value
+        same = pickle.loads(pickle.dumps(model.tokenizer))
+        assert same.encode("the cat") == tokenizers["byte_level_bpe"].encode("the cat")

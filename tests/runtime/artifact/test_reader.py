@@ -1,6 +1,8 @@
 """runtime/artifact/reader.py: what was put in comes out: aligned, read-only, verified, mapped where it can be."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -145,6 +147,13 @@ def test_files_and_mappings_are_released(tmp_path: Path) -> None:
         with pytest.raises(ArtifactError):
             open_artifact(path, mode=mode)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("how", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_an_open_artifact_is_neither_pickled_nor_copied(how: Callable[[object], object], tmp_path: Path) -> None:
+    said = "an Artifact cannot be pickled or copied; open its file in each process"
+    with open_artifact(write(tmp_path / "a.pyca")) as artifact, pytest.raises(TypeError, match=said):
+        how(artifact)
 
 
 def test_unknown_names(tmp_path: Path) -> None:
