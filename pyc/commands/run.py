@@ -114,7 +114,8 @@ def command(
     with open_ahead(artifact, mode_of(mmap)) as opened:
         require_kind(opened, "decoder")
         entries = [] if prompts_file is None else read_prompts(prompts_file, chat=chat, system=system)
-        text = None if converses or entries else _read_prompt(prompts, prompt_files)
+        is_piped = chat and not is_asked and not converses  # a model that cannot chat says so before it waits for that
+        text = None if converses or entries or is_piped else _read_prompt(prompts, prompt_files)
         from pyc.runtime.model import load
 
         loaded = load(
@@ -127,6 +128,9 @@ def command(
         if entries:
             generate_all(model, entries, options, variables, as_json=as_json, echo=echo, stats=stats)
             return
+        if is_piped:
+            _ = model.chat_template
+            text = _read_prompt(prompts, prompt_files)
         if text is None:
             from pyc.commands.chat import converse
 

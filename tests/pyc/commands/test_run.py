@@ -13,7 +13,7 @@ from running_models import CONTEXT, json_lines
 from terminals import Terminal
 
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.artifact.trust.key_store import remove_trusted, signing_key
+from pyc.runtime.artifact.trust.key_store import add_trusted, remove_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.model import load
@@ -177,6 +177,36 @@ def test_refusals(pyc, decoder_artifact, arguments, code, message):
     assert got == code
     assert message in err
     assert out == ""
+
+
+@pytest.mark.parametrize("given", ["nothing", "a message", "not yet"])
+def test_a_model_without_a_chat_template_says_so_before_it_reads(given, pyc, artifacts, tiny_copy, monkeypatch):
+    """Whatever standard input has, and where nobody has written to it yet."""
+    checkpoint = tiny_copy("llama")
+    (checkpoint / "chat_template.jinja").unlink()
+    artifact = artifacts(checkpoint).path
+    with open_artifact(artifact) as opened:
+        add_trusted(PublicKey(opened.signature.public_key))
+    reading, writing = os.pipe()
+    os.write(writing, b"hello" if given == "a message" else b"")
+    if given != "not yet":
+        os.close(writing)
+    with open(reading) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        code, out, err = pyc("run", artifact, "--chat")
+    if given == "not yet":
+        os.close(writing)
+    assert (code, out, "this model has no chat template" in err) == (9, "", True), err
+
+
+def test_a_model_with_a_chat_template_is_asked_what_comes(pyc, decoder_artifact, tmp_path, monkeypatch):
+    (tmp_path / "message").write_text("the dog")
+    expected = pyc("run", decoder_artifact, "--chat", "-p", "the dog", "-n", 5)
+    with (tmp_path / "message").open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert pyc("run", decoder_artifact, "--chat", "-n", 5)[:2] == expected[:2]
+        code, _, err = pyc("run", decoder_artifact, "--chat")
+        assert (code, "standard input: the prompt is empty" in err) == (2, True), err
 
 
 def test_text_that_is_not_utf8(pyc, decoder_artifact, tmp_path):
