@@ -21,7 +21,7 @@ from pyc.compiler.weights import Source
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
-from pyc.models.messages import shown
+from pyc.models.messages import quoted, shown
 from pyc.models.safetensors_header import SafetensorsFile, read_header
 from pyc.models.sentence import MODULES, own_folder
 from pyc.runtime.artifact.kinds import GGUF, instead_of_config
@@ -39,6 +39,7 @@ _TRAINING = re.compile(r"pytorch_model_fsdp.*|.*\.distcp|global_step\d+|mp_rank_
 """The state of a trainer that has parts of the model in each of several files."""
 _RUN = re.compile(r"checkpoint-\d+")
 _CONFIGS = {"config.json", "adapter_config.json"}
+_AGAIN = "; download the checkpoint again, or write it with transformers' save_pretrained"
 _SAVED = ".from_pretrained(path).save_pretrained(new_path)"
 
 
@@ -171,7 +172,7 @@ def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ..
     shards = tuple(sorted(set(index.weight_map.values())))
     for shard in shards:
         if "/" in shard or not shard.endswith(".safetensors"):
-            raise IngestError(f"{label}: shard {shard!r} is not the base name of a safetensors file")
+            raise IngestError(f"{label}: shard {quoted(shard)} is not the base name of a safetensors file{_AGAIN}")
     _refuse_extra_shards(directory, shards)
     files = tuple(_open_shard(directory, shard, len(shards)) for shard in shards)
     tensors = dict[str, Source]()
@@ -180,11 +181,11 @@ def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ..
             mapped = index.weight_map.get(tensor)
             if mapped != shard:
                 place = "does not list it" if mapped is None else f"places it in {shown(mapped)}"
-                raise IngestError(f"{file.name}: holds tensor {tensor!r}, but {INDEX} {place}")
+                raise IngestError(f"{file.name}: holds tensor {quoted(tensor)}, but {INDEX} {place}{_AGAIN}")
             tensors[tensor] = source
     for tensor, shard in index.weight_map.items():
         if tensor not in tensors:
-            raise IngestError(f"{label}: tensor {tensor!r} is not in {shown(shard)}")
+            raise IngestError(f"{label}: tensor {quoted(tensor)} is not in {shown(shard)}{_AGAIN}")
     _warn_of_total(index, files, directory.files, label)
     return tensors, shards
 

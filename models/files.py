@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
+from pyc.models.messages import quoted
 from pyc.models.strict_json import MAX_MANY_VALUES, MAX_VALUES, decode
 from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.artifact.kinds import SHORT_BYTES, instead_of_file
@@ -48,7 +49,7 @@ class Directory:
         Raises the directory's error when the name leads outside, or to something that is not a regular file.
         """
         if not is_plain_name(name):
-            raise self.error(f"{self.label}: the file name {name!r} is not a plain relative name")
+            raise self.error(f"{self.label}: the file name {quoted(name)} is not a plain relative name")
         path = self.root / name
         try:
             real = path.resolve(strict=True)

@@ -121,6 +121,15 @@ class ChunkFetcher:
                 thread.start()
                 self._threads.append(thread)
 
+    def run(self) -> None:
+        """Fetch all; nothing goes on where that fails or is interrupted. Raises what went wrong."""
+        try:
+            self.start()
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+
     def wait(self, numbers: Iterable[int] | None = None) -> None:
         """Return when these chunks (all without) are verified. Raises what went wrong: ArtifactError mostly."""
         if self._process != os.getpid():  # whose threads are gone, and may have taken locks with them

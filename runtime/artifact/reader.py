@@ -275,13 +275,7 @@ class Artifact(Handle):
         from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
 
         file = source, self.header.chunks, self._payload
-        fetcher = ChunkFetcher(*file, jobs, self._where, cache=self.cache, keep=keep, blocks=blocks)
-        try:
-            fetcher.start()
-            fetcher.wait()
-        except BaseException:
-            fetcher.stop()
-            raise
+        ChunkFetcher(*file, jobs, self._where, cache=self.cache, keep=keep, blocks=blocks).run()
         if self.cache is not None:
             self.cache.trim()
 

@@ -307,6 +307,14 @@ SHARDED = {
         ),
         "shard '../x.safetensors' is not the base name of a safetensors file",
     ),
+    "shard of a long name": (
+        lambda p: edit_json(p / INDEX, lambda t: t["weight_map"].update({"lm_head.weight": "x" * 5000})),
+        f"shard '{'x' * 100}...' is not the base name of a safetensors file; download the checkpoint again, or",
+    ),
+    "long name outside": (
+        lambda p: edit_json(p / INDEX, lambda t: t["weight_map"].update(ghost="x" * 5000 + ".safetensors")),
+        f"the file name '{'x' * 100}...' is not a plain relative name",
+    ),
     "shard of pickle": (
         lambda p: edit_json(p / INDEX, lambda t: t["weight_map"].update({"lm_head.weight": "x.bin"})),
         "shard 'x.bin' is not the base name of a safetensors file",
