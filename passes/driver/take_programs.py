@@ -99,7 +99,9 @@ def _program(artifact: Artifact, key: tuple[str, str, str, str]) -> Program:
 
 
 def _of_another_pyc(artifact: Artifact, other: OtherConvention) -> str:
-    return (
-        f"{artifact.path}: {other.told()}, so no recipe fits it here; build it again with this pyc, `pyc build "
-        "--program-only` where no weights are needed, or attach with the pyc that built it"
-    )
+    programs = artifact.header.programs
+    remedies = "build it again with this pyc, `pyc build --program-only` where no weights are needed, or attach with "
+    remedies += "the pyc that built it"
+    if len(other_conventions(programs)) < len(programs):
+        return f"{artifact.path}: {other.told()}; leave its target out of the recipe, {remedies}"
+    return f"{artifact.path}: {other.told()}, so no recipe fits it here; {remedies}"

@@ -19,6 +19,7 @@ from pyc.models.adapters import read_adapter
 from pyc.passes.build_context import BuildContext
 from pyc.passes.build_events import BuildEvent, log_note
 from pyc.passes.driver.build import build_cache, build_context, build_inside, mixed, parse
+from pyc.passes.driver.conventions import other_conventions
 from pyc.passes.driver.emit_programs import compilers_of
 from pyc.passes.driver.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of
@@ -153,6 +154,10 @@ def _exportable(artifact: Artifact, label: str) -> Exportable:
         raise ArtifactError(
             f"{label}: it has programs for {there} alone, whose weights are packed; export its recipe, "
             "or add `- backend: onnx` to the targets and build it again"
+        )
+    if others := other_conventions((found,)):
+        raise ArtifactError(
+            f"{label}: {others[0].told()}; export it with the pyc that built it, or build it again with this one"
         )
     try:
         graph = parse_graph(decode_program(artifact.blob(found.library)).ir)

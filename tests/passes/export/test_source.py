@@ -5,13 +5,26 @@ import shutil
 
 import pytest
 
+from pyc.backends.onnx import backend as onnx_backend
 from pyc.compiler.recipe.api import recipe_from, recipe_text
 from pyc.passes.driver.build import build, build_cache, build_context
 from pyc.passes.export import source as export_source
 from pyc.passes.export.source import exportable
-from pyc.runtime.errors import IngestError, RecipeError
+from pyc.runtime.errors import ArtifactError, IngestError, RecipeError
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 1}
+
+
+@pytest.mark.slow
+def test_a_program_of_another_convention_is_not_read(tiny_checkpoint, tmp_path, monkeypatch):
+    """Its module may mean something else."""
+    document = {"model": str(tiny_checkpoint("llama", **SIZES)), "targets": [{"backend": "onnx"}]}
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_backend, "CONVENTION", ("pyc-onnx", "0"))
+        path = build(document, output=tmp_path / "older.pyca").path
+    told = r"of another pyc \(pyc-onnx 0\); this one has .*; export it with the pyc that"
+    with pytest.raises(ArtifactError, match=told), exportable(path):
+        pass
 
 
 def with_chosen_schemes(recipe):
