@@ -191,17 +191,17 @@ class AuthoredText(str):
     def center(self, width: SupportsIndex, fillchar: str | None = None, /) -> AuthoredText:
         padding = max(0, operator.index(width) - len(self))
         before = padding // 2 + (padding & operator.index(width) & 1)  # where Python leaves the odd one
-        return self._padded(super().center(width, fillchar or " "), before, fillchar)
+        return self._padded(super().center(width, " " if fillchar is None else fillchar), before, fillchar)
 
     def ljust(self, width: SupportsIndex, fillchar: str | None = None, /) -> AuthoredText:
-        return self._padded(super().ljust(width, fillchar or " "), 0, fillchar)
+        return self._padded(super().ljust(width, " " if fillchar is None else fillchar), 0, fillchar)
 
     def rjust(self, width: SupportsIndex, fillchar: str | None = None, /) -> AuthoredText:
-        text = super().rjust(width, fillchar or " ")
+        text = super().rjust(width, " " if fillchar is None else fillchar)
         return self._padded(text, len(text) - len(self), fillchar)
 
     def _padded(self, text: str, before: int, fillchar: str | None) -> AuthoredText:
-        author = authors_of(fillchar) if fillchar else TEMPLATE
+        author = TEMPLATE if fillchar is None else authors_of(fillchar)
         return AuthoredText(text, author * before + self.authors + author * (len(text) - len(self) - before))
 
     def zfill(self, width: SupportsIndex, /) -> AuthoredText:
@@ -211,6 +211,11 @@ class AuthoredText(str):
 def authors_of(text: str) -> str:
     """The author of each character; UNKNOWN for text that does not know."""
     return text.authors if isinstance(text, AuthoredText) else UNKNOWN * len(text)
+
+
+def is_templates(text: str) -> bool:
+    """Whether the template wrote all of a text."""
+    return not authors_of(text).strip(TEMPLATE)
 
 
 def derive(text: str, *sources: object) -> AuthoredText:
@@ -312,7 +317,8 @@ def _is_nobodys(value: object) -> bool:
 def _authors(value: object) -> Iterator[str]:
     """The authors of every text inside a value; UNKNOWN for a value that may show anything."""
     if isinstance(value, str):
-        yield authors_of(value)
+        authors = authors_of(value)
+        yield authors if authors.strip(authors[:1]) else authors[:1]
     elif isinstance(value, dict):
         for name, member in value.items():
             yield from _authors(name)

@@ -5,6 +5,7 @@ chat templates have no use for. Semantics are jinja2's without automatic escapin
 transformers (no HTML escapes). So `safe` and `escape` return Markup (authored_markup.py), as jinja2's do.
 """
 
+import html
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from jinja2.runtime import Context, Undefined
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, mark
-from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive, percent_fields
+from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive, is_templates, percent_fields
 from pyc.runtime.text.chat.limits import Meter
 
 Check = Callable[[Meter, tuple[object, ...], Mapping[str, object]], None]
@@ -30,6 +31,7 @@ LONGEST_ENTITY = 5
 _NUMBER = 640  # characters of the longest
 _ROW = 8
 _WORD = 8
+_LINE = 24
 _TEXT = 64
 """That an object of a text takes as much as."""
 _LONG_NUMBER = re.compile(r"\d{4,}")
@@ -124,7 +126,8 @@ def _tojson(
     meter.charge(size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None)))
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     meter.charge(len(text))
-    return derive(text, value)
+    spelt = [each for each in (indent, *(separators or ())) if isinstance(each, str) and not is_templates(each)]
+    return derive(text, value, *spelt)
 
 
 def _string(context: Context, value: object) -> str:
@@ -159,6 +162,21 @@ def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = Fal
     return _LINE_END.join([first_line, *(indention + line if line or blank else line for line in others)])
 
 
+def _striptags(value: object) -> str:
+    """jinja2's, without the tags' times the text's length that some versions of its library take."""
+    text = str.__str__(value) if isinstance(value, str) else str(value)
+    pieces: list[str] = []
+    position = 0
+    while (start := text.find("<", position)) >= 0:
+        closing = "-->" if text.startswith("<!--", start) else ">"
+        end = text.find(closing, start + (4 if closing == "-->" else 0))
+        if end < 0:
+            break
+        pieces.append(text[position:start])
+        position = end + len(closing)
+    return html.unescape(" ".join("".join([*pieces, text[position:]]).split()))
+
+
 def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
     if attribute is not None:
         iterable = map(builtin.make_attrgetter(context.environment, attribute), iterable)
@@ -187,7 +205,7 @@ def _check_indent(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, o
     text = args[0]
     if isinstance(text, str):
         lines = str.splitlines(text)
-        meter.charge(len(text) + (len(lines) + 1) * max(columns, 0) + _TEXT * sum(map(bool, lines)))
+        meter.charge(len(text) + (len(lines) + 1) * max(columns, 0) + _LINE * sum(map(bool, lines)))
         meter.pass_over(lines)
 
 
@@ -218,11 +236,17 @@ def _check_each(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, obj
     meter.pass_over(args[0])
 
 
+def _check_compared(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For filters that make a text of each value, to compare it with others, and then leave it."""
+    meter.pass_over(args[0])
+    meter.compare(meter.size(args[0]).characters)
+
+
 def _check_sort(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """A text is made for each, by which it is sorted."""
     meter.pass_over(args[0])
     if isinstance(args[0], (str, list, tuple, dict)):
-        meter.charge(_TEXT * len(args[0]))
+        meter.charge(_TEXT * len(args[0]) + meter.size(args[0]).characters)
 
 
 def _check_words(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -230,12 +254,6 @@ def _check_words(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, ob
     text = meter.text(args[0])
     meter.charge(_WORD * len(text))
     meter.pass_over(text, 0.25)
-
-
-def _check_tags(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """Some versions of the library copy all of the text for each tag."""
-    text = meter.text(args[0])
-    meter.compare(len(text) * str.count(text, "<"))
 
 
 def _check_rows(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -254,7 +272,7 @@ def _check_trim(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, obj
 
 def _check_url(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """A character is at most four bytes, each `%XX`."""
-    if not isinstance(args[0], (str, int, float, dict, list, tuple, Undefined)):
+    if not isinstance(args[0], (str, int, float, dict, list, tuple, Undefined, type(None))):
         raise RunError("chat template: urlencode of something other than a text, a mapping or a list of pairs")
     meter.charge(12 * meter.size(args[0]).characters)
 
@@ -268,6 +286,9 @@ def _no_check(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, objec
     """For filters whose result is at most a few times their input."""
 
 
+COMPARING = (_check_compared, _check_sort)
+"""For filters that look at all values before they give one: what is made as they ask is a list first."""
+
 # name: jinja2's implementation, what to check before it runs
 BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "abs": (abs, _no_check),
@@ -278,7 +299,7 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "count": (len, _no_check),
     "d": (builtin.do_default, _no_check),
     "default": (builtin.do_default, _no_check),
-    "dictsort": (builtin.do_dictsort, _check_each),
+    "dictsort": (builtin.do_dictsort, _check_compared),
     "first": (builtin.do_first, _no_check),
     "float": (builtin.do_float, _no_check),
     "format": (builtin.do_format, _check_format),
@@ -290,8 +311,8 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "list": (builtin.sync_do_list, _check_each),
     "lower": (builtin.do_lower, _check_text),
     "map": (builtin.sync_do_map, _check_each),
-    "max": (builtin.do_max, _check_each),
-    "min": (builtin.do_min, _check_each),
+    "max": (builtin.do_max, _check_compared),
+    "min": (builtin.do_min, _check_compared),
     "reject": (builtin.sync_do_reject, _check_each),
     "rejectattr": (builtin.sync_do_rejectattr, _check_each),
     "replace": (builtin.do_replace, _check_replace),
@@ -301,11 +322,11 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "selectattr": (builtin.sync_do_selectattr, _check_each),
     "slice": (builtin.sync_do_slice, _check_rows),
     "sort": (builtin.do_sort, _check_sort),
-    "striptags": (builtin.do_striptags, _check_tags),
+    "striptags": (_striptags, _check_words),
     "title": (builtin.do_title, _check_words),
     "trim": (builtin.do_trim, _check_trim),
     "truncate": (builtin.do_truncate, _check_text),
-    "unique": (builtin.do_unique, _check_each),
+    "unique": (builtin.do_unique, _check_compared),
     "upper": (builtin.do_upper, _check_text),
     "urlencode": (builtin.do_urlencode, _check_url),
     "wordcount": (builtin.do_wordcount, _check_words),

@@ -91,6 +91,11 @@ class Meter:
             if count > _LARGE:
                 self._check_clock(count * _VALUE_CPU_S)
 
+    def each_made(self, values: Iterable[object]) -> Iterator[object]:
+        """`values`, which a filter makes as they are asked for: a step each, and their sizes are checked."""
+        for value in self.each(values):
+            yield value if isinstance(value, str) else self.accept(value)
+
     def accept(self, value: object) -> object:
         """`value`, which an operation made, after checking its size."""
         if isinstance(value, str):

@@ -7,7 +7,7 @@ compiling: constant folding would run a bomb before any meter is there. All text
 (authored_text.py): the template's own words are literals of the environment.
 """
 
-import operator
+import itertools
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn, cast
@@ -25,19 +25,21 @@ from pyc.runtime.text.authored_markup import Markup
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
 from pyc.runtime.text.chat.filters import (
     BUILTIN_FILTERS,
+    COMPARING,
     OWN_FILTERS,
     Check,
     Function,
     check_dunder,
     check_percent,
-    check_replace,
-    check_width,
     join_text,
 )
 from pyc.runtime.text.chat.limits import MAX_CALL_DEPTH, Meter
+from pyc.runtime.text.chat.operation_costs import check_method, check_power, check_product
 from pyc.runtime.text.chat.rewrite import GenerationTag, Rewriter
 from pyc.runtime.text.chat.str_format import BoundedFormatter
 
+MAX_TOKENS = 1 << 15
+"""Of a template, with the spaces between them; the largest of 209 models' has 4,112."""
 MAX_RANGE = 100_000
 
 STRING_METHODS = frozenset(
@@ -111,10 +113,7 @@ ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
     (LoopContext, LOOP_ATTRIBUTES),
     (Macro, frozenset({"name", "arguments", "caller"})),
 )
-WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
-SEARCH_METHODS = frozenset({"rfind", "rindex", "rpartition", "strip", "lstrip", "rstrip"})
-SPLIT_METHODS = frozenset({"split", "rsplit", "splitlines"})
-LONG = 4096
+MOST_ARGUMENTS = 8
 TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test"))  # they ask jinja2's environment
 
 
@@ -145,6 +144,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def compile_chat(self, source: str) -> Callable[[Mapping[str, object]], Iterable[str]]:
         """The template as a function from variables to pieces of text. Raises whatever jinja2 and Python
         do."""
+        tokens = self.lexer.tokeniter(source, None)
+        if sum(1 for _ in itertools.islice(tokens, MAX_TOKENS + 1)) > MAX_TOKENS:
+            raise RunError(f"chat template: more than {MAX_TOKENS} tokens of jinja2's")
         tree = Rewriter(self, self.literals).visit(self.parse(source))
         assert isinstance(tree, nodes.Template)
         template = self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
@@ -181,21 +183,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         meter.step()
         text, name = _method_of_text(__obj)
         if text is not None:
-            if name in WIDTH_METHODS:
-                check_width(meter, args[0] if args else None)
-            elif name == "replace" and len(args) >= 2:
-                if isinstance(text, Markup):
-                    args = (args[0], meter.escaped(args[1]), *args[2:])
-                check_replace(meter, text, args[0], args[1])
-            elif name in SPLIT_METHODS:
-                if name == "rsplit":
-                    meter.search(text, args[0] if args else kwargs.get("sep"))
-                if len(text) > LONG:
-                    meter.pass_over(getattr(str, name)(text, *args, **kwargs))
-            elif name in SEARCH_METHODS:
-                meter.search(text, args[0] if args else kwargs.get("sep"))
-            elif name == "join" and len(args) == 1:
+            if name == "join" and len(args) == 1:
                 return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
+            if name == "replace" and len(args) >= 2 and isinstance(text, Markup):
+                args = (args[0], meter.escaped(args[1]), *args[2:])
+            check_method(meter, text, name, args, kwargs)
+        if len(args) + len(kwargs) > MOST_ARGUMENTS:  # a macro has them as lists
+            meter.accept([*args, *kwargs.values()])
         meter.depth += 1
         if meter.depth > MAX_CALL_DEPTH:
             raise RunError(f"chat template: calls nested more than {MAX_CALL_DEPTH} deep; it may recurse without end")
@@ -209,9 +203,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """Arithmetic, its cost checked first."""
         self.meter.step()
         if operator == "*":
-            _check_product(self.meter, left, right)
+            check_product(self.meter, left, right)
         elif operator == "**":
-            _check_power(self.meter, left, right)
+            check_power(self.meter, left, right)
         elif operator == "%":
             check_percent(self.meter, left, right)
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
@@ -343,6 +337,8 @@ def _guard_filter(function: Function, check: Check) -> Function:
     def guarded(context: Context, *args: object, **kwargs: object) -> object:
         meter = _meter(context)
         meter.step()
+        if check in COMPARING and args and hasattr(args[0], "__next__"):
+            args = (meter.accept(list(meter.each(cast("Iterable[object]", args[0])))), *args[1:])
         check(meter, args, kwargs)
         given: tuple[object, ...] = ()
         if wants is not None:
@@ -350,7 +346,7 @@ def _guard_filter(function: Function, check: Check) -> Function:
             given = (passed[wants.name],)
         result = function(*given, *args, **kwargs)
         if isinstance(result, types.GeneratorType):
-            return meter.each(result)
+            return meter.each_made(result)
         return meter.accept(adopt(result, *args, *kwargs.values()))
 
     return guarded
@@ -373,19 +369,6 @@ def _range(*bounds: int) -> range:
     if values[MAX_RANGE : MAX_RANGE + 1]:
         raise RunError(f"chat template: a range of more than {MAX_RANGE} numbers")
     return values
-
-
-def _check_product(meter: Meter, left: object, right: object) -> None:
-    for value, times in ((left, right), (right, left)):
-        if isinstance(value, (str, list, tuple)) and isinstance(times, int):
-            meter.charge(meter.size(value).characters * max(times, 0))
-    if isinstance(left, int) and isinstance(right, int):
-        meter.check_integer_bits(left.bit_length() + right.bit_length())
-
-
-def _check_power(meter: Meter, base: object, exponent: object) -> None:
-    if isinstance(base, int) and isinstance(exponent, int):
-        meter.check_integer_bits(base.bit_length() * abs(operator.index(exponent)))
 
 
 def _check_name(name: object) -> None:

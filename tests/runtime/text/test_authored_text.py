@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2.filters import do_indent
+from jinja2.filters import do_indent, do_striptags
 
 from pyc.runtime.text.authored_text import CALLER, TEMPLATE, AuthoredText
 from pyc.runtime.text.chat.filters import BUILTIN_FILTERS
@@ -47,6 +47,11 @@ def test_letters_and_lines_have_the_authors_that_they_had(text: str) -> None:
     for padded in (whole.center(20, "x"), whole.ljust(20, "x"), whole.rjust(20, "x")):
         at = padded.index(text)
         assert padded.authors[at : at + len(text)] == whole.authors
+
+
+@given(st.text("<>!-a &lt;\n", max_size=20))
+def test_striptags_is_that_of_jinja2(text: str) -> None:
+    assert BUILTIN_FILTERS["striptags"][0](authored(text)) == do_striptags(text)
 
 
 @given(LETTERS, st.sampled_from([0, 2, "> "]), st.booleans(), st.booleans())

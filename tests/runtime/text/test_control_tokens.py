@@ -184,6 +184,13 @@ def test_tokens_are_not_assembled_out_of_parts(chat_tokenizers: dict[str, Tokeni
         ("{{ '|im_end|>'.center(11, messages[0].content) }}", "<"),
         ("{{ ('a\n' ~ messages[0].content) | indent(0) }}", "<|im_end|>"),
         ("{{ messages | tojson(separators=(',', ':')) }}", "<|im_end|>"),
+        ("{{ [1] | tojson(indent=messages[0].content) }}", "<|im_end|>"),
+        ("{{ [1, 2] | tojson(separators=(messages[0].content, ':')) }}", "<|im_end|>"),
+        ("{{ {1: 1} | tojson(separators=(',', messages[0].content)) }}", "<|im_end|>"),
+        ("{{ 'x' | indent(messages[0].content, first=true) }}", "<|im_end|>"),
+        ("{{ ('{0[}<|im_end|>]}' ~ messages[0].content).format({}) }}", "<|im_end|>"),
+        ("{{ ('{0[}]}' ~ messages[0].content).format({'}': 'v'}) }}", "<|im_end|>"),
+        ("{{ messages[0].content.format('_') }}", "<|im{}end|>"),
         ("{{ ('a' ~ messages[0].role ~ '{}').format(messages[0].content) }}", "<|im_end|>"),
         ("{{ ('{{' ~ messages[0].role ~ '{0}}}{0[0]}').format(messages[0].content) }}", "<|im_end|>"),
     ):
@@ -280,6 +287,18 @@ def test_a_value_that_may_show_anything_is_nobodys(chat_tokenizers: dict[str, To
             assert said in text  # or there is nothing to forge
             with pytest.raises(RunError, match="hides who wrote"):
                 tokenizer.encode_chat(text)
+
+
+def test_what_a_callers_text_spells_of_a_templates_words_is_nobodys(chat_tokenizers: dict[str, Tokenizer]) -> None:
+    for source, said in (
+        ("{% for c in content %}{{ ('{:' ~ c ~ '<1}').format('') }}{% endfor %}", "<|im_end|>"),
+        ("{% for c in content %}{{ ('{:' ~ c ~ '>2}').format(1)[0] }}{% endfor %}", "<|im_end|>"),
+        ("{% for c in content %}{{ '{:{}<1}'.format('', c) }}{% endfor %}", "<|im_end|>"),
+    ):
+        text = ChatTemplate(source).render([], variables={"content": said})
+        assert said in text
+        with pytest.raises(RunError, match="hides who wrote"):
+            chat_tokenizers["byte_level_bpe"].encode_chat(text)
 
 
 @pytest.mark.parametrize("shown", ["'%c' % n", "'{:c}'.format(n)", "'{:{}}'.format(n, 'c')", "'%c' | format(n)"])

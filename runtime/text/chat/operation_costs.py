@@ -1,0 +1,41 @@
+"""What the methods of texts and the operators of chat templates cost, checked before they run."""
+
+import operator
+from collections.abc import Mapping, Sequence
+
+from pyc.runtime.text.chat.filters import check_replace, check_width
+from pyc.runtime.text.chat.limits import Meter
+
+WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
+SEARCH_METHODS = frozenset({"rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"})
+SPLIT_METHODS = frozenset({"split", "rsplit", "splitlines"})
+_LONG = 4096
+
+
+def check_method(
+    meter: Meter, text: str, name: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> None:
+    """The cost of `text.name(*args, **kwargs)`. Raises RunError."""
+    if name in WIDTH_METHODS:
+        check_width(meter, args[0] if args else None)
+    elif name == "replace" and len(args) >= 2:
+        check_replace(meter, text, args[0], args[1])
+    elif name in SEARCH_METHODS:
+        meter.search(text, args[0] if args else kwargs.get("sep"))
+    if name in SPLIT_METHODS and len(text) > _LONG:
+        meter.pass_over(getattr(str, name)(text, *args, **kwargs))
+
+
+def check_product(meter: Meter, left: object, right: object) -> None:
+    """The size of left * right. Raises RunError."""
+    for value, times in ((left, right), (right, left)):
+        if isinstance(value, (str, list, tuple)) and isinstance(times, int):
+            meter.charge(meter.size(value).characters * max(times, 0))
+    if isinstance(left, int) and isinstance(right, int):
+        meter.check_integer_bits(left.bit_length() + right.bit_length())
+
+
+def check_power(meter: Meter, base: object, exponent: object) -> None:
+    """The size of base ** exponent. Raises RunError."""
+    if isinstance(base, int) and isinstance(exponent, int):
+        meter.check_integer_bits(base.bit_length() * abs(operator.index(exponent)))
