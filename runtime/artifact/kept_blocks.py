@@ -11,6 +11,7 @@ chunk is fetched anew. It is written behind the bytes that it tells of, and cut 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ from pyc.runtime.host.signal_handlers import unless_signalled
 
 BLOCK_BYTES = 16 << 10
 KEEP_S = 0.05
-"""What comes is written once in so long, and when its piece ends: a kill loses that, and a block of each connection."""
+"""What comes is written once in so long, as more comes, and when its piece ends: a kill loses the rest of it."""
 Holes = list[tuple[int, int]]
 """Parts of a chunk that are to be fetched: where each begins and ends."""
 _HEAD = b"pyc blocks 1\n\0\0\0"
@@ -55,8 +56,18 @@ class KeptBlocks:
         """How many bytes that an earlier try left were of use, once all is there."""
         return sum(self._reused.values())
 
-    def begin(self, missing: Iterable[int]) -> None:
-        """Give the file its size; what is known of `missing` stays, if it is of this artifact. Raises OSError."""
+    def begin(self, missing: Iterable[int]) -> bool:
+        """Give the file its size; what is known of `missing` stays, if it is of this artifact. False where files may be
+        as large as the artifact and no larger: then there is no note. Raises OSError."""
+        try:
+            self._begin(missing)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            return False
+        return True
+
+    def _begin(self, missing: Iterable[int]) -> None:
         if os.pread(self._descriptor, len(self._head), self._end) != self._head:
             os.ftruncate(self._descriptor, self._end)  # of another version, or whatever lay there
             os.ftruncate(self._descriptor, self._first[-1])

@@ -64,10 +64,10 @@ def pull_into(
             if artifact.is_remote and _lock(descriptor, part):
                 blocks = KeptBlocks(descriptor, part, chunks, payload, artifact.size_bytes, artifact.prelude)
             _require_space(descriptor, part, artifact.size_bytes - reused + (blocks.note_bytes if blocks else 0))
+            if blocks is not None and not blocks.begin(missing):
+                blocks = None
             if blocks is None:
                 os.ftruncate(descriptor, artifact.size_bytes)
-            else:
-                blocks.begin(missing)
             _write(descriptor, 0, memoryview(front))
             advance(len(front) + reused)
 

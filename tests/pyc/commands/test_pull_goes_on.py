@@ -244,6 +244,21 @@ def test_a_disk_that_fails_as_bytes_come_is_not_the_network(error, server, folde
     assert pull()[0] == 0 and is_whole(server, folder)
 
 
+def test_files_may_be_as_large_as_the_artifact_and_no_larger(server, folder, pull, monkeypatch):
+    """Nor are they: without a note it goes as ever."""
+    truncate, most = os.ftruncate, len(server.files["/m.pyca"])
+    refused = []
+
+    def limited(descriptor, size_bytes):
+        if size_bytes > most:
+            refused.append(size_bytes)
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        truncate(descriptor, size_bytes)
+
+    monkeypatch.setattr(os, "ftruncate", limited)
+    assert pull()[0] == 0 and refused and is_whole(server, folder)
+
+
 @pytest.mark.parametrize("threads", [0, 4])
 def test_a_signal_at_any_point(threads, server, folder, monkeypatch):
     """Whatever it leaves, damaged or not, is used or fetched anew next time. Without threads, this one fetches."""
