@@ -258,6 +258,18 @@ def _suggestion(name: str) -> str:
     return " `pyc --help` lists the commands."
 
 
+def _meant(error: click.ClickException) -> click.ClickException:
+    """The error; one of an option that is the start of others names these, and none that looks like it."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error
+    names = (name for each in error.ctx.command.params for name in each.opts)
+    longer = [name for name in names if name.startswith(error.option_name)]
+    if not longer:
+        return error
+    meant = " or ".join(map(repr, longer))
+    return click.NoSuchOption(error.option_name, f"{error.message} Did you mean {meant}?", ctx=error.ctx)
+
+
 def _run(arguments: Sequence[str]) -> int:
     """Parse and invoke. A command returns None for success; `ctx.exit(code)` sets another code."""
     try:
@@ -270,7 +282,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 1
     except click.ClickException as error:
         text = io.StringIO()
-        error.show(text)
+        _meant(error).show(text)
         with contextlib.suppress(OSError):
             print("\n".join(map(_line, text.getvalue().expandtabs(2).splitlines())), file=sys.stderr)
         return error.exit_code

@@ -358,3 +358,13 @@ def test_what_is_named_in_place_of_other_commands_is_there() -> None:
     for text in ELSEWHERE.values():
         for name in re.findall(r"`pyc ([a-z]+)", text):
             assert name in COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"), [("--temp", "Did you mean '--temperature'?"), ("--max-", "Did you mean '--max-tokens'?")]
+)
+def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
+    option: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "model.pyca", option, "0"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"Error: No such option {option!r}. {meant}"
