@@ -27,6 +27,7 @@ MAX_WIDTH = 4096
 _NOTHING = AuthoredText("", TEMPLATE)
 _LINE_END = AuthoredText("\n", TEMPLATE)
 MAX_INDENT = 16
+MAX_ATTRIBUTE = 256
 LONGEST_ENTITY = 5
 _NUMBER = 640  # characters of the longest
 _ROW = 8
@@ -50,6 +51,12 @@ def check_width(meter: Meter, width: object) -> None:
         raise RunError(f"chat template: a field width above {MAX_WIDTH}")
 
 
+def check_attribute(attribute: object) -> None:
+    """What filters take for `attribute`, which jinja2 parts at points and commas."""
+    if isinstance(attribute, str) and len(attribute) > MAX_ATTRIBUTE:
+        raise RunError(f"chat template: an attribute of more than {MAX_ATTRIBUTE} characters")
+
+
 def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
     """The size of text.replace(old, new)."""
     if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
@@ -64,6 +71,7 @@ def check_percent(meter: Meter, template: object, values: object) -> None:
     given = list(values) if isinstance(values, (list, tuple)) else [values]
     if isinstance(values, Mapping):
         given = []
+    meter.charge(_TEXT * template.count("%"))
     widths = 0
     for field in percent_fields(template):
         meter.step()
@@ -104,6 +112,7 @@ def _join(context: Context, value: object, d: object = _NOTHING, attribute: str 
     meter = meter_of(context)
     if isinstance(value, Undefined):
         return ""
+    check_attribute(attribute)
     values = cast("Iterable[object]", value)
     if attribute is not None:
         values = map(builtin.make_attrgetter(context.environment, attribute), values)
@@ -162,6 +171,28 @@ def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = Fal
     return _LINE_END.join([first_line, *(indention + line if line or blank else line for line in others)])
 
 
+def _sort(
+    context: Context,
+    value: Iterable[object],
+    reverse: bool = False,
+    case_sensitive: bool = False,
+    attribute: str | int | None = None,
+) -> object:
+    """jinja2's, which makes a text of each value, or of what it has for each attribute, by which it sorts."""
+    meter = meter_of(context)
+    values = list(meter.each(value))
+    meter.accept(values)
+    meter.pass_over(values)
+    check_attribute(attribute)
+    if attribute is None:
+        meter.charge(_TEXT * len(values) + meter.size(values).characters)
+    else:
+        keys_of = builtin.make_multi_attrgetter(context.environment, attribute)
+        for key in (key for each in values for key in keys_of(each)):
+            meter.charge(_TEXT + (len(key) if isinstance(key, str) else 0))
+    return builtin.do_sort(context.environment, values, reverse, case_sensitive, attribute)
+
+
 def _striptags(value: object) -> str:
     """jinja2's, without the tags' times the text's length that some versions of its library take."""
     text = str.__str__(value) if isinstance(value, str) else str(value)
@@ -178,6 +209,7 @@ def _striptags(value: object) -> str:
 
 
 def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
+    check_attribute(attribute)
     if attribute is not None:
         iterable = map(builtin.make_attrgetter(context.environment, attribute), iterable)
     meter = meter_of(context)
@@ -234,19 +266,14 @@ def _check_attr(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, obj
 def _check_each(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """For filters that go over all values, or letters."""
     meter.pass_over(args[0])
+    check_attribute(args[1] if len(args) > 1 else kwargs.get("attribute"))
 
 
 def _check_compared(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """For filters that make a text of each value, to compare it with others, and then leave it."""
     meter.pass_over(args[0])
     meter.compare(meter.size(args[0]).characters)
-
-
-def _check_sort(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """A text is made for each, by which it is sorted."""
-    meter.pass_over(args[0])
-    if isinstance(args[0], (str, list, tuple, dict)):
-        meter.charge(_TEXT * len(args[0]) + meter.size(args[0]).characters)
+    check_attribute(args[2] if len(args) > 2 else kwargs.get("attribute"))
 
 
 def _check_words(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -286,7 +313,7 @@ def _no_check(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, objec
     """For filters whose result is at most a few times their input."""
 
 
-COMPARING = (_check_compared, _check_sort)
+COMPARING = (_check_compared,)
 """For filters that look at all values before they give one: what is made as they ask is a list first."""
 
 # name: jinja2's implementation, what to check before it runs
@@ -321,7 +348,6 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "select": (builtin.sync_do_select, _check_each),
     "selectattr": (builtin.sync_do_selectattr, _check_each),
     "slice": (builtin.sync_do_slice, _check_rows),
-    "sort": (builtin.do_sort, _check_sort),
     "striptags": (_striptags, _check_words),
     "title": (builtin.do_title, _check_words),
     "trim": (builtin.do_trim, _check_trim),
@@ -339,6 +365,7 @@ OWN_FILTERS: dict[str, Function] = {
     "forceescape": _force_escape,
     "join": _join,
     "safe": _safe,
+    "sort": _sort,
     "string": _string,
     "sum": _sum,
     "tojson": _tojson,

@@ -4,7 +4,8 @@
     a ~ b                  [a, b] | @concat
     value[i:j]             value | @slice(i, j, none)
     [a, b], (a, b), {..}   the literal | @built
-    a == b, a is test      the result | @step
+    a == b == c            a == (b | @step) == (c | @step)
+    a is test              the result | @step
     'text', and text outside of tags
                            environment.literals[i], which knows that the template wrote it
 
@@ -72,8 +73,11 @@ class Rewriter(NodeTransformer):
             return self._hook(node.node, "@slice", [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds])
         elif isinstance(node, (nodes.List, nodes.Dict)) or (isinstance(node, nodes.Tuple) and node.ctx == "load"):
             return self._hook(cast("nodes.Expr", node), "@built")
-        elif isinstance(node, (nodes.Compare, nodes.Test)):
-            return self._hook(cast("nodes.Expr", node), "@step")
+        elif isinstance(node, nodes.Compare):
+            for operand in node.ops:
+                operand.expr = self._hook(operand.expr, "@step")
+        elif isinstance(node, nodes.Test):
+            return self._hook(node, "@step")
         return node
 
     def _literal(self, text: str, lineno: int) -> nodes.EnvironmentAttribute:

@@ -38,7 +38,7 @@ from pyc.runtime.text.chat.operation_costs import check_method, check_power, che
 from pyc.runtime.text.chat.rewrite import GenerationTag, Rewriter
 from pyc.runtime.text.chat.str_format import BoundedFormatter
 
-MAX_TOKENS = 1 << 15
+MAX_TOKENS = 1 << 14
 """Of a template, with the spaces between them; the largest of 209 models' has 4,112."""
 MAX_RANGE = 100_000
 
@@ -114,6 +114,8 @@ ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
     (Macro, frozenset({"name", "arguments", "caller"})),
 )
 MOST_ARGUMENTS = 8
+OF_THE_COMPILER = frozenset({"_loop_vars", "_block_vars"})
+"""What jinja2 adds to each call in a loop or a block, and takes off again before the function has it."""
 TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test"))  # they ask jinja2's environment
 
 
@@ -136,6 +138,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.literals: list[AuthoredText] = []
         self.filters = {name: _guard_filter(*entry) for name, entry in BUILTIN_FILTERS.items()}
         self.filters |= {name: _count_filter(function) for name, function in (OWN_FILTERS | HOOKS).items()}
+        self.filters["@step"] = _step  # gives what it was given
         self.tests = {name: self._count_test(cast("Function", TESTS[name])) for name in TEST_NAMES}
         known = {"filter": BUILTIN_FILTERS.keys() | OWN_FILTERS.keys(), "test": {*TEST_NAMES, "filter", "test"}}
         self.tests |= {name: self._count_test(names.__contains__) for name, names in known.items()}
@@ -181,21 +184,22 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """Calls a macro, function or method, its cost checked first."""
         meter = __self.meter
         meter.step()
+        named = {name: value for name, value in kwargs.items() if name not in OF_THE_COMPILER}
         text, name = _method_of_text(__obj)
         if text is not None:
             if name == "join" and len(args) == 1:
                 return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
             if name == "replace" and len(args) >= 2 and isinstance(text, Markup):
                 args = (args[0], meter.escaped(args[1]), *args[2:])
-            check_method(meter, text, name, args, kwargs)
-        if len(args) + len(kwargs) > MOST_ARGUMENTS:  # a macro has them as lists
-            meter.accept([*args, *kwargs.values()])
+            check_method(meter, text, name, args, named)
+        if len(args) + len(named) > MOST_ARGUMENTS:  # a macro has them as lists
+            meter.accept([*args, *named.values()])
         meter.depth += 1
         if meter.depth > MAX_CALL_DEPTH:
             raise RunError(f"chat template: calls nested more than {MAX_CALL_DEPTH} deep; it may recurse without end")
         try:
             result = super().call(__context, __obj, *args, **kwargs)
-            return meter.accept(adopt(result, text, *args, *kwargs.values()))
+            return meter.accept(adopt(result, text, *args, *named.values()))
         finally:
             meter.depth -= 1
 
@@ -277,7 +281,9 @@ def _built(context: Context, value: object) -> object:
     return _meter(context).accept(value)
 
 
+@pass_context
 def _step(context: Context, value: object) -> object:
+    _meter(context).step()
     return value
 
 
@@ -287,7 +293,6 @@ HOOKS: dict[str, Function] = {
     "@concat": _concat,
     "@slice": _slice,
     "@built": _built,
-    "@step": _step,
 }
 
 

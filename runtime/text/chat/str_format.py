@@ -34,7 +34,7 @@ class BoundedFormatter(SandboxedFormatter):
         return self._formatted(template, args, kwargs)
 
     def _formatted(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        self._meter.charge(_FIELD_CHARACTERS * template.count("{"))
+        self._meter.charge(_FIELD_CHARACTERS * (template.count("{") + template.count("}")))
         if any(spec and "{" in spec for _, _, spec, _ in self.parse(template)):  # fields inside of fields
             text = self.vformat(template, args, kwargs)
             return derive(text, template, *args, *kwargs.values(), *self._letters)

@@ -1,5 +1,6 @@
 """Chat templates render as transformers renders them."""
 
+import json
 import re
 import signal
 import threading
@@ -157,6 +158,33 @@ def test_one_very_long_message() -> None:
     messages = [{"role": "user", "content": "x" * 5_000_000}]
     for source in (TEMPLATES[name] for name in FAMILIES):
         assert ChatTemplate(source, SPECIAL).render(messages).count("x") >= 5_000_000
+
+
+@pytest.mark.parametrize("letters", [40, 5_000, 60_000])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "m.content.split('x') | join('|')", "m.content.rsplit('x', 1) | join('|')", "m.content.split() | length",
+        "m.content.splitlines() | join", "m.content.strip().rstrip('o').lstrip('a') | trim",
+        "m.content.partition('x') | join", "m.content.rpartition('x')[0]", "m.content.replace('x', 'yy')",
+        "m.content.find('o') ~ m.content.rfind('o')", "m.content.startswith('a') ~ m.content.count('x')",
+        "m.content.title().lower()", "m.content | indent | replace('x', '')", "m.content | tojson",
+        "(m.content, 'b') | sort | join", "'%s|%s' % (m.content, m.role)", "'{}|{}'.format(m.content, m.role)",
+        "m.content.center(8).upper() | escape", "m.content | wordcount", "m == messages[0] == m",
+    ],
+)  # fmt: skip
+def test_long_messages_pass_as_through_jinja2(said: str, letters: int) -> None:
+    """Within a loop, a macro, a block and none: jinja2 calls methods there with more than a template gave."""
+    messages = [{"role": "user", "content": "a x\nb " * (letters // 6) + "ok"}]
+    for source in (
+        f"{{% for m in messages %}}{{{{ {said} }}}}{{% endfor %}}",
+        f"{{% macro f(m) %}}{{% for n in [1] %}}{{{{ {said} }}}}{{% endfor %}}{{% endmacro %}}{{{{ f(messages[0]) }}}}",
+        f"{{% set m = messages[0] %}}{{% if m %}}{{{{ {said} }}}}{{% endif %}}",
+    ):
+        environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        wanted = environment.from_string(source).render(messages=messages)
+        assert str.__str__(ChatTemplate(source).render(messages)) == wanted
 
 
 def test_threads_share_a_template() -> None:
