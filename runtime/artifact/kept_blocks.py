@@ -61,7 +61,7 @@ class KeptBlocks:
         as large as the artifact and no larger: then there is no note. Raises OSError."""
         try:
             self._begin(missing)
-        except OSError as error:
+        except unless_signalled(OSError) as error:
             if error.errno != errno.EFBIG:
                 raise
             return False
