@@ -92,8 +92,8 @@ def test_other_tokens_that_come_from_the_same_place(tiny_checkpoint, tmp_path):
     assert made[0] != made[1]
 
 
-def test_tokens_are_generated_again_for_others_that_begin_and_end_texts(tiny_checkpoint, tmp_path):
-    path, warm = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "warm")
+def test_tokens_are_generated_again_for_others_that_begin_and_end_texts(tiny_copy, tmp_path):
+    path, warm = tiny_copy("llama", **SIZES), Cache(tmp_path / "warm")
     calibration = {"generate": 256, "window": 32}
     quantize = {"scheme": "int4-g32", "algorithm": "gptq", "calibration": calibration}
     recipe, found = recipe_from({"model": str(path), "quantize": quantize}), []

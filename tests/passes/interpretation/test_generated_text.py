@@ -65,10 +65,10 @@ MARKS = {
 
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("model_type", ["llama", "qwen3"])
-def test_tokens_are_drawn_from_what_transformers_predicts(model_type, marks, tiny_checkpoint, tmp_path, monkeypatch):
+def test_tokens_are_drawn_from_what_transformers_predicts(model_type, marks, tiny_copy, tmp_path, monkeypatch):
     """By the same numbers; in batches, of which each goes on where the draws of the one before ended."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    path = tiny_checkpoint(model_type, tie_word_embeddings=model_type == "qwen3", **SIZES)
+    path = tiny_copy(model_type, tie_word_embeddings=model_type == "qwen3", **SIZES)
     with_marks(path, *MARKS[marks])
     loaded = load_model(ModelSource(str(path), path))
     cache, together = loaded.info.kv_cache, 3
@@ -129,10 +129,10 @@ def texts_one_by_one(table, start, ends, count, window, seed):
 
 
 @pytest.mark.parametrize("marks", [(3, (3,)), (3, (5, 3)), (3, (5,)), (None, (5, 6)), (3, ()), (3, (5, 6, 7))], ids=str)
-def test_texts_follow_texts(marks, tiny_checkpoint, monkeypatch):
+def test_texts_follow_texts(marks, tiny_copy, monkeypatch):
     """Beside texts of a chain, told a token at a time: every token is the same."""
     start, ends = marks
-    path = with_marks(tiny_checkpoint("llama", **SIZES), start, list(ends) or None)
+    path = with_marks(tiny_copy("llama", **SIZES), start, list(ends) or None)
     vocabulary = load_model(ModelSource(str(path), path)).info.vocab_size
     table = np.random.default_rng(1).random((vocabulary, vocabulary))
     table[:, 12:] = 0  # so that ends are often drawn
@@ -149,10 +149,10 @@ def test_texts_follow_texts(marks, tiny_checkpoint, monkeypatch):
 
 
 @pytest.mark.parametrize("marks", [(3, (3,)), (3, (5, 3)), (3, (5,))], ids=str)
-def test_a_model_that_ends_its_texts_at_once(marks, tiny_checkpoint, tmp_path, monkeypatch):
+def test_a_model_that_ends_its_texts_at_once(marks, tiny_copy, tmp_path, monkeypatch):
     """It is refused, also when what it wrote is in the cache."""
     start, ends = marks
-    path = with_marks(tiny_checkpoint("llama", **SIZES), start, list(ends))
+    path = with_marks(tiny_copy("llama", **SIZES), start, list(ends))
     vocabulary = load_model(ModelSource(str(path), path)).info.vocab_size
     table = np.full((vocabulary, vocabulary), 1e-3 / vocabulary)
     table[:, ends[0]] += 1 - 1e-3
@@ -163,8 +163,8 @@ def test_a_model_that_ends_its_texts_at_once(marks, tiny_checkpoint, tmp_path, m
             windows_of(path, Cache(tmp_path / "own"))
 
 
-def test_a_model_that_repeats_a_token(tiny_checkpoint, monkeypatch):
-    path = with_marks(tiny_checkpoint("llama", **SIZES), 3, [5])
+def test_a_model_that_repeats_a_token(tiny_copy, monkeypatch):
+    path = with_marks(tiny_copy("llama", **SIZES), 3, [5])
     vocabulary = load_model(ModelSource(str(path), path)).info.vocab_size
     table = np.full((vocabulary, vocabulary), 1e-12)
     table[:, 8] = 1

@@ -66,10 +66,10 @@ GENERATION = {
 
 
 @pytest.mark.parametrize("form", ["hf", "compressed-tensors", "onnx"])
-def test_generation_defaults_are_the_checkpoints(form, tiny_checkpoint, tmp_path, key_home, pyc):
+def test_generation_defaults_are_the_checkpoints(form, tiny_copy, tmp_path, key_home, pyc):
     """Lengths above all, without which transformers generates 20 tokens."""
     pytest.importorskip("onnx", reason="the extra onnx is not installed")
-    checkpoint = tiny_checkpoint("llama")
+    checkpoint = tiny_copy("llama")
     (checkpoint / "generation_config.json").write_text(json.dumps(GENERATION))
     recipe = tmp_path / "lengths.yaml"
     recipe.write_text(json.dumps({"model": str(checkpoint), "quantize": {"scheme": "int8"}, **ONNX}))
@@ -83,9 +83,9 @@ def test_generation_defaults_are_the_checkpoints(form, tiny_checkpoint, tmp_path
 
 
 def test_an_older_artifact_without_the_checkpoints_generation_defaults(
-    tiny_checkpoint, tmp_path, key_home, pyc, monkeypatch, caplog
+    tiny_copy, tmp_path, key_home, pyc, monkeypatch, caplog
 ):
-    checkpoint = tiny_checkpoint("llama")
+    checkpoint = tiny_copy("llama")
     (checkpoint / "generation_config.json").write_text(json.dumps(GENERATION))
     with_files = catalog._with_files
 
