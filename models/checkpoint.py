@@ -39,7 +39,7 @@ _TRAINING = re.compile(r"pytorch_model_fsdp.*|.*\.distcp|global_step\d+|mp_rank_
 """The state of a trainer that has parts of the model in each of several files."""
 _RUN = re.compile(r"checkpoint-\d+")
 _CONFIGS = {"config.json", "adapter_config.json"}
-_AGAIN = "; download the checkpoint again, or write it with transformers' save_pretrained"
+_AGAIN = "download the checkpoint again, or write it with transformers' save_pretrained"
 _SAVED = ".from_pretrained(path).save_pretrained(new_path)"
 
 
@@ -138,7 +138,7 @@ def _missing_weights(reference: str, config: HuggingFaceConfig, names: tuple[str
             "(FSDP) or zero_to_fp32.py in the folder, with --safe_serialization (DeepSpeed), write the model out of it"
         )
     found = f"; found {', '.join(map(shown, others[:4]))}" if others else ""
-    remedy = "download the checkpoint again, or write it with transformers' save_pretrained"
+    remedy = _AGAIN
     if len(others) == 1 and "consolidated" not in others[0]:
         remedy = f"if these are all weights of the model, rename the file to {SINGLE}"
     return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}; {remedy}"
@@ -172,7 +172,7 @@ def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ..
     shards = tuple(sorted(set(index.weight_map.values())))
     for shard in shards:
         if "/" in shard or not shard.endswith(".safetensors"):
-            raise IngestError(f"{label}: shard {quoted(shard)} is not the base name of a safetensors file{_AGAIN}")
+            raise IngestError(f"{label}: shard {quoted(shard)} is not the base name of a safetensors file; {_AGAIN}")
     _refuse_extra_shards(directory, shards)
     files = tuple(_open_shard(directory, shard, len(shards)) for shard in shards)
     tensors = dict[str, Source]()
@@ -181,11 +181,11 @@ def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ..
             mapped = index.weight_map.get(tensor)
             if mapped != shard:
                 place = "does not list it" if mapped is None else f"places it in {shown(mapped)}"
-                raise IngestError(f"{file.name}: holds tensor {quoted(tensor)}, but {INDEX} {place}{_AGAIN}")
+                raise IngestError(f"{file.name}: holds tensor {quoted(tensor)}, but {INDEX} {place}; {_AGAIN}")
             tensors[tensor] = source
     for tensor, shard in index.weight_map.items():
         if tensor not in tensors:
-            raise IngestError(f"{label}: tensor {quoted(tensor)} is not in {shown(shard)}{_AGAIN}")
+            raise IngestError(f"{label}: tensor {quoted(tensor)} is not in {shown(shard)}; {_AGAIN}")
     _warn_of_total(index, files, directory.files, label)
     return tensors, shards
 

@@ -12,7 +12,7 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
-from pyc.models.adapters import read_adapter
+from pyc.models.adapters import Adapter, read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.model_source import ModelShapes, ModelSource
 from pyc.passes.adapters.adapter_targets import has_tied_head
@@ -36,8 +36,7 @@ def ingest_recipe(
 ) -> Ingested:
     """Return the model of a recipe and its adapters, before any pass. Raises IngestError, AdapterError, RecipeError,
     QuantizeError and LowerError."""
-    folder = Path(recipe.folder)
-    adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
+    adapters = _adapters(recipe, files)
     module = _ingest(recipe, files, cache, _block_tokens(backends), virtual_tokens_of(adapters))
     module = reserve_prefix(module, adapters, is_merged=recipe.merge is not None)
     for adapter, _ in adapters:
@@ -58,9 +57,12 @@ def ingest_sources(recipe: Recipe, files: SourceFiles) -> Ingested:
     """Return the model of a recipe in shapes of its own, and its adapters, unchecked: what is read, and not how.
 
     Raises IngestError and AdapterError."""
+    return Ingested(recipe, load_model(source_of(recipe), files=files), _adapters(recipe, files))
+
+
+def _adapters(recipe: Recipe, files: SourceFiles) -> tuple[tuple[Adapter, float], ...]:
     folder = Path(recipe.folder)
-    adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
-    return Ingested(recipe, load_model(source_of(recipe), files=files), adapters)
+    return tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
 
 
 def source_of(recipe: Recipe) -> ModelSource:

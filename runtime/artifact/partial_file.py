@@ -23,8 +23,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from pyc.runtime.artifact.format import Chunk, payload_size
-from pyc.runtime.artifact.kept_blocks import KeptBlocks, not_written
-from pyc.runtime.artifact.kept_blocks import write as _write
+from pyc.runtime.artifact.kept_blocks import KeptBlocks, not_written, write
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.output_file import OutputFile
@@ -68,13 +67,13 @@ def pull_into(
                 blocks = None
             if blocks is None:
                 os.ftruncate(descriptor, artifact.size_bytes)
-            _write(descriptor, 0, memoryview(front))
+            write(descriptor, 0, memoryview(front))
             advance(len(front) + reused)
 
             def keep(number: int, stored: memoryview) -> None:
                 holes = [(0, len(stored))] if blocks is None else blocks.holes(number)
                 for begin, end in holes:  # the rest has been written as it came
-                    _write(descriptor, payload + chunks[number].offset + begin, stored[begin:end])
+                    write(descriptor, payload + chunks[number].offset + begin, stored[begin:end])
                 advance(len(stored))
 
             artifact.fetch_chunks(missing, keep, blocks)
@@ -184,7 +183,7 @@ def _copy(source: int, target: int) -> None:
             at = os.lseek(source, at, os.SEEK_DATA)
             end = os.lseek(source, at, os.SEEK_HOLE)
             while at < end and (piece := os.pread(source, min(READ_BYTES, end - at), at)):
-                _write(target, at, memoryview(piece))
+                write(target, at, memoryview(piece))
                 at += len(piece)
     except unless_signalled(OSError) as error:
         if error.errno == errno.ENXIO:  # there is no data behind it
@@ -261,7 +260,7 @@ def _clear_gaps(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> Non
     for chunk, following in pairwise(chunks):
         end = chunk.offset + chunk.stored_bytes
         if following.offset > end:
-            _write(descriptor, payload + end, memoryview(bytes(following.offset - end)))
+            write(descriptor, payload + end, memoryview(bytes(following.offset - end)))
 
 
 def _sync_folder(folder: Path) -> None:

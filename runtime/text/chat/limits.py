@@ -6,7 +6,7 @@ counted once and remembered: `x = [x, x]`, said thirty times, is refused at the 
 
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -29,7 +29,8 @@ _VALUE_CPU_S = 1e-6
 _MESSAGE_CPU_S, _MESSAGE_STEPS = 0.004, 5000
 """More for each message: templates of some families look at all of a conversation at each of its messages."""
 _METHODS = (types.MethodType, types.BuiltinMethodType)
-_HOLDERS = (list, tuple, dict, *VIEWS, *_METHODS)
+_CONTAINERS = (list, tuple, dict, *VIEWS)
+_HOLDERS = (*_CONTAINERS, *_METHODS)
 """Values whose text has that of others in it."""
 
 
@@ -86,8 +87,8 @@ class Meter:
 
     def pass_over(self, values: object, share: float = 1.0) -> None:
         """Before something goes over all values, or a share of a text's letters: refused if it would take too long."""
-        if isinstance(values, (str, *_HOLDERS)) and not isinstance(values, _METHODS):
-            count = int(share * len(cast("Sequence[object]", values)))
+        if isinstance(values, (str, *_CONTAINERS)):
+            count = int(share * len(values))
             if count > _LARGE:
                 self._check_clock(count * _VALUE_CPU_S)
 
@@ -169,7 +170,7 @@ class Meter:
     def compare(self, letters: int) -> None:
         """Before so many letters are compared with others, or copied."""
         if letters > MAX_COMPARISONS:
-            raise RunError("chat template: it takes too long; it looks for a long text in a long one")
+            raise RunError("chat template: it takes too long; it compares long texts with long ones")
         if letters > _LARGE:
             self._check_clock()
 

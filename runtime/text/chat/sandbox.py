@@ -147,7 +147,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def compile_chat(self, source: str) -> Callable[[Mapping[str, object]], Iterable[str]]:
         """The template as a function from variables to pieces of text. Raises whatever jinja2 and Python
         do."""
-        tokens = self.lexer.tokeniter(source, None)
+        tokens = self.lexer.tokeniter(source, None) if len(source) > MAX_TOKENS else ()  # a token has a letter at least
         if sum(1 for _ in itertools.islice(tokens, MAX_TOKENS + 1)) > MAX_TOKENS:
             raise RunError(f"chat template: more than {MAX_TOKENS} tokens of jinja2's")
         tree = Rewriter(self, self.literals).visit(self.parse(source))

@@ -6,12 +6,13 @@ from typing import cast
 
 from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 
+from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, mark
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive, is_templates
 from pyc.runtime.text.chat.filters import check_format_spec, join_text
 from pyc.runtime.text.chat.limits import Meter
 
-_FIELD = re.compile(r"\{(?:[^\[{}:!]|\[[^\]]*+)*+(?:![^{}])?(?::[^{}]*+)?\}")
+_FIELD = re.compile(r"\{(?:[^\[{}:!]|\[[^\]]*+)*+(?:![\s\S])?(?::[^{}]*+)?\}")
 _FIELD_CHARACTERS = 64
 """What is kept of a field is as large as so many."""
 _Parsed = tuple[str, str | None, str | None, str | None]
@@ -35,25 +36,21 @@ class BoundedFormatter(SandboxedFormatter):
 
     def _formatted(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         self._meter.charge(_FIELD_CHARACTERS * (template.count("{") + template.count("}")))
-        if any(spec and "{" in spec for _, _, spec, _ in self.parse(template)):  # fields inside of fields
+        parsed = cast("list[_Parsed]", list(self._meter.each(self.parse(template))))
+        if any(spec and "{" in spec for _, _, spec, _ in parsed):  # fields inside of fields
             text = self.vformat(template, args, kwargs)
             return derive(text, template, *args, *kwargs.values(), *self._letters)
-        parsed = cast("list[_Parsed]", list(self._meter.each(self.parse(template))))
-        places = _places(template, parsed)
-        whole = template if places is not None else AuthoredText(template, UNKNOWN)
         pieces: list[str] = []
         automatic = 0
-        for number, (literal, field, spec, conversion) in enumerate(parsed):
-            start, end = (0, len(template)) if places is None else places[number]
-            plain = whole[start : start + len(literal)]
-            pieces.append(plain if places is not None else AuthoredText(literal, UNKNOWN))
+        for (literal, field, spec, conversion), (start, end) in zip(parsed, _places(template, parsed), strict=True):
+            middle = start + len(literal)
+            pieces.append(template[start:middle])
             if field is None:
                 continue
-            written = whole[start + len(literal) : end]
             if not field or field[0] in ".[":
                 field, automatic = f"{automatic}{field}", automatic + 1
             value = self.convert_field(self.get_field(field, args, kwargs)[0], conversion)
-            shown = self.format_field(value, spec or "")
+            shown, written = self.format_field(value, spec or ""), template[middle:end]
             pieces.append(shown if not spec or is_templates(written) else derive(str.__str__(shown), shown, written))
         return join_text(self._meter, AuthoredText("", TEMPLATE), pieces, convert=False)
 
@@ -78,14 +75,16 @@ class BoundedFormatter(SandboxedFormatter):
         return adopt(super().convert_field(value, cast("str", conversion)), value)
 
 
-def _places(template: str, parsed: Sequence[_Parsed]) -> list[tuple[int, int]] | None:
-    """Where each literal of a format begins and the field behind it ends; None where that is not what was parsed."""
+def _places(template: str, parsed: Sequence[_Parsed]) -> list[tuple[int, int]]:
+    """Where each literal of a format begins and the field behind it ends. Raises RunError where that is not what was
+    parsed."""
     places: list[tuple[int, int]] = []
     position = 0
+    told = RunError("chat template: a format whose fields cannot be told from its text")
     for literal, field, spec, conversion in parsed:
         start, position = position, position + len(literal)
         if not template.startswith(literal, start):
-            return None
+            raise told
         if field is None:
             last = str.__getitem__(template, slice(position - 1, position + 1))
             position += last in ("{{", "}}")  # a brace, which is written as two
@@ -93,7 +92,9 @@ def _places(template: str, parsed: Sequence[_Parsed]) -> list[tuple[int, int]] |
             written = f"{{{field}" + (f"!{conversion}" if conversion else "")
             found = _FIELD.match(template, position)
             if found is None or found[0] not in (f"{written}:{spec}}}", f"{written}}}"):
-                return None
+                raise told
             position = found.end()
         places.append((start, position))
-    return places if position == len(template) else None
+    if position != len(template):
+        raise told
+    return places

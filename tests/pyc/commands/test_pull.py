@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from artifact_forge import signed_file
 from range_server import RangeServer, range_server
-from remote_artifacts import QUICK, write_artifact
+from remote_artifacts import folder, small_pieces, write_artifact
 
 from pyc.runtime.artifact import partial_file
 from pyc.runtime.artifact.format import payload_offset
@@ -23,26 +23,14 @@ from pyc.runtime.artifact.trust.policy import parse_policy
 from pyc.runtime.artifact.trust.signature_file import add_signature
 from pyc.runtime.sources import http
 
-__all__ = ["range_server"]
+__all__ = ["folder", "range_server", "small_pieces"]
 
 
 @pytest.fixture
-def server(range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RangeServer:
-    monkeypatch.setenv("PYC_CHUNK_CACHE", "off")
-    monkeypatch.setattr(http, "PATIENT", QUICK)
-    monkeypatch.setattr(http, "START_BYTES", 8192)
-    for name in ("LEAST_PIECE_BYTES", "MOST_PIECE_BYTES"):
-        monkeypatch.setattr(f"pyc.runtime.artifact.chunk_fetcher.{name}", 64 << 10)
+def server(range_server: RangeServer, tmp_path: Path, small_pieces: None) -> RangeServer:
     (tmp_path / "served").mkdir()
     range_server.files["/m.pyca"] = write_artifact(tmp_path / "served" / "m.pyca")
     return range_server
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
 
 
 def left_in(folder: Path) -> list[str]:
@@ -306,7 +294,7 @@ def test_an_own_partial_file_that_others_may_have_open_is_copied(how, server, fo
     else:
         part.chmod(0o666)
     if how == "no space":
-        monkeypatch.setattr(partial_file, "_write", full(partial_file._write))
+        monkeypatch.setattr(partial_file, "write", full(partial_file.write))
     with part.open("r+b") as theirs:
         umask = os.umask(0o022)
         try:

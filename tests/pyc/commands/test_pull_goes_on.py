@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from interruptions import interrupted
 from range_server import RangeServer, range_server
-from remote_artifacts import MODEL, QUICK
+from remote_artifacts import MODEL, PIECE_BYTES, START_BYTES, folder, small_pieces
 
 from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.runtime.artifact import kept_blocks
@@ -23,12 +23,9 @@ from pyc.runtime.artifact.format import MAGIC, Generation, Provenance, payload_o
 from pyc.runtime.artifact.partial_file import pull_into
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.host.output_file import OutputFile
-from pyc.runtime.sources import http
 
-__all__ = ["range_server"]
+__all__ = ["folder", "range_server", "small_pieces"]
 
-START_BYTES = 8192
-PIECE_BYTES = 64 << 10
 CHUNK_BYTES = 2_000_000
 QUOTA_BYTES = 300_000
 
@@ -45,22 +42,10 @@ def artifact_of(seed: int, folder: Path) -> bytes:
 
 
 @pytest.fixture
-def server(range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RangeServer:
-    monkeypatch.setenv("PYC_CHUNK_CACHE", "off")
-    monkeypatch.setattr(http, "PATIENT", QUICK)
-    monkeypatch.setattr(http, "START_BYTES", START_BYTES)
-    for name in ("LEAST_PIECE_BYTES", "MOST_PIECE_BYTES"):
-        monkeypatch.setattr(f"pyc.runtime.artifact.chunk_fetcher.{name}", PIECE_BYTES)
+def server(range_server: RangeServer, tmp_path: Path, small_pieces: None) -> RangeServer:
     (tmp_path / "served").mkdir()
     range_server.files["/m.pyca"] = artifact_of(0, tmp_path / "served")
     return range_server
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
 
 
 @pytest.fixture
