@@ -177,7 +177,7 @@ class ControlTokens:
                 continue
             token_id = self._kept_ids.get(token_id, token_id)
             token = self._tokens.get(token_id)
-            if token is not None and token.special:
+            if token is not None and (token.special or len(token.content.strip()) > 1):
                 offsets = encoding.offsets if offsets is None else offsets
                 marked_start, plain_start = begins[cut]
                 forged.append(plain_start + offsets[index][0] - marked_start + 1)
