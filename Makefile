@@ -47,7 +47,7 @@ LONG := tests/anomaly tests/combinations tests/gpu tests/backends/cpu/kernels/te
 	tests/passes/mixed_precision/test_goals_beside_adapters.py tests/passes/mixed_precision/test_mix_schemes.py \
 	tests/pyc/commands/test_memory_limits.py tests/pyc/commands/test_system_faults.py tests/reference/test_aarch64.py \
 	tests/reference/test_compressed_tensors.py tests/reference/test_cuda.py tests/reference/test_gptq.py \
-	tests/reference/test_isa_references.py tests/reference/test_isas.py tests/runtime/executors/cuda/test_sampler.py
+	tests/reference/test_isa_references.py tests/reference/test_isas.py tests/runtime/executors/cuda/test_sampler.py tests/runtime/text/chat/test_sandbox.py
 
 test-long: $(TEST)
 	PYC_CUDA=all PYC_CASES=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 PYC_LIMITS=40 PYC_DRAWN=100 \

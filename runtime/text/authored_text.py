@@ -48,7 +48,7 @@ class Field(NamedTuple):
 class AuthoredText(str):
     """A str with `authors`, a str of the same length. It compares and hashes as the text alone."""
 
-    __slots__ = ("authors",)
+    __slots__ = ("__weakref__", "authors")
     authors: str
 
     def __new__(cls, text: str, authors: str) -> AuthoredText:

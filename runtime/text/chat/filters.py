@@ -6,6 +6,7 @@ transformers (no HTML escapes). So `safe` and `escape` return Markup (authored_m
 """
 
 import html
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -61,7 +62,7 @@ def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
     """The size of text.replace(old, new)."""
     if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
         times = text.count(old) if old else len(text) + 1
-        meter.charge(len(text) + times * max(0, len(new) - len(old)))
+        meter.reserve(len(text) + times * max(0, len(new) - len(old)))
 
 
 def check_percent(meter: Meter, template: object, values: object) -> None:
@@ -102,10 +103,12 @@ def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert
         else:
             parts.append(derive(meter.text(value), value))
     length = sum(len(part) for part in parts if isinstance(part, str))
-    meter.charge(length + len(separator) * len(parts))
+    meter.reserve(length + len(separator) * len(parts))
     if not isinstance(separator, AuthoredText):
         separator = AuthoredText(separator, UNKNOWN)
-    return separator.join(cast("list[str]", parts))  # a part that is not text raises TypeError, as in Python
+    joined = separator.join(cast("list[str]", parts))  # a part that is not text raises TypeError, as in Python
+    meter.accept(joined)
+    return joined
 
 
 def _join(context: Context, value: object, d: object = _NOTHING, attribute: str | int | None = None) -> str:
@@ -276,6 +279,16 @@ def _check_compared(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str,
     check_attribute(args[2] if len(args) > 2 else kwargs.get("attribute"))
 
 
+def _check_unique(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For `unique`, which has a set of the values, or of what they have for an attribute."""
+    _check_compared(meter, args, kwargs)
+    attribute = args[2] if len(args) > 2 else kwargs.get("attribute")
+    if attribute is not None:
+        meter.hash_all(itertools.repeat(None, sum(1 for _ in cast("Iterable[object]", args[0]))))
+    elif not isinstance(args[0], str):
+        meter.hash_all(cast("Iterable[object]", args[0]))
+
+
 def _check_words(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """For filters that part a text into words."""
     text = meter.text(args[0])
@@ -313,7 +326,7 @@ def _no_check(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, objec
     """For filters whose result is at most a few times their input."""
 
 
-COMPARING = (_check_compared,)
+COMPARING = (_check_compared, _check_unique)
 """For filters that look at all values before they give one: what is made as they ask is a list first."""
 
 # name: jinja2's implementation, what to check before it runs
@@ -352,7 +365,7 @@ BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
     "title": (builtin.do_title, _check_words),
     "trim": (builtin.do_trim, _check_trim),
     "truncate": (builtin.do_truncate, _check_text),
-    "unique": (builtin.do_unique, _check_compared),
+    "unique": (builtin.do_unique, _check_unique),
     "upper": (builtin.do_upper, _check_text),
     "urlencode": (builtin.do_urlencode, _check_url),
     "wordcount": (builtin.do_wordcount, _check_words),

@@ -6,28 +6,38 @@ counted once and remembered: `x = [x, x]`, said thirty times, is refused at the 
 
 import time
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, escape, escaped_length
-from pyc.runtime.text.authored_text import VIEWS, derive
+from pyc.runtime.text.authored_text import VIEWS, AuthoredText, derive
 
 MAX_OUTPUT_CHARACTERS = 1 << 20
 MAX_STEPS = 2_000_000
+MOST_STEPS = 20_000_000
 MAX_COMPARISONS = 1 << 26
 MAX_CPU_S = 0.75
+MOST_CPU_S = 10.0
+"""Of a conversation of any size, as MOST_STEPS is."""
 MAX_CALL_DEPTH = 50
 MAX_VALUE_DEPTH = 64
 MAX_INTEGER_BITS = 2048
 _NODE_CHARACTERS = 8
+_CONTAINER_NODES = 8
+"""That an empty one takes as much as, with what is remembered of it."""
 _STEPS_A_CLOCK = 16
 _LARGE = 4096
+_OWN_HASH = 1 << 60
+"""Integers below are hashes of no other."""
 _VALUE_CPU_S = 1e-6
 """What a filter takes for a value that it goes over, with the text that is made of it."""
-_MESSAGE_CPU_S, _MESSAGE_STEPS = 0.004, 5000
-"""More for each message: templates of some families look at all of a conversation at each of its messages."""
+_CHARACTER_CPU_S, _MESSAGE_CPU_S = 5e-6, 0.004
+_CHARACTER_STEPS, _MESSAGE_STEPS = 4, 5000
+"""More for each letter, which some templates look at (Llama 3.2 Vision's does, for parts of a message), and for each
+message: others look at all of a conversation at each of its messages."""
 _METHODS = (types.MethodType, types.BuiltinMethodType)
 _CONTAINERS = (list, tuple, dict, *VIEWS)
 _HOLDERS = (*_CONTAINERS, *_METHODS)
@@ -47,8 +57,9 @@ class Meter:
     """The account of one rendering. Every method raises RunError when a limit is passed.
 
     All limits on characters grow with the conversation: output to 1 MiB and four times the input, one value
-    to twice that, everything built to sixteen times that; time and steps do, too. The clock is the thread's processor
-    time.
+    to twice that, everything built to sixteen times that; time and steps do, too, up to 10 s. The clock is the
+    thread's processor time. Of long texts those count that are still there: a template that writes its text into one
+    variable, a piece after the other, builds each of its beginnings.
     """
 
     def __init__(self, input_characters: int, messages: int = 0) -> None:
@@ -57,9 +68,12 @@ class Meter:
         self.depth = 0
         self._characters_left = 16 * self.max_output
         self._steps = 0
-        self._max_steps = MAX_STEPS + messages * _MESSAGE_STEPS
-        self._deadline = time.thread_time() + MAX_CPU_S + input_characters * 1e-6 + messages * _MESSAGE_CPU_S
+        more = input_characters * _CHARACTER_STEPS + messages * _MESSAGE_STEPS
+        self._max_steps = min(MAX_STEPS + more, MOST_STEPS)
+        more_s = input_characters * _CHARACTER_CPU_S + messages * _MESSAGE_CPU_S
+        self._deadline = time.thread_time() + min(MAX_CPU_S + more_s, MOST_CPU_S)
         self._sizes: dict[int, tuple[object, _Size]] = {}
+        self._long_texts: dict[int, tuple[weakref.ref[AuthoredText], int]] = {}
 
     def step(self) -> None:
         """Counts one operation."""
@@ -71,13 +85,26 @@ class Meter:
 
     def charge(self, characters: int) -> None:
         """Counts text or a container about to be built, or just built; `characters` may be any size."""
+        self.reserve(characters)
+        self._characters_left -= characters
+
+    def reserve(self, characters: int) -> None:
+        """Before something is built that is charged, or accepted, once it is there."""
         if characters > self.max_value:
             raise RunError(f"chat template: a value of {_amount(characters)} characters, more than {self.max_value}")
-        self._characters_left -= characters
-        if self._characters_left < 0:
-            raise RunError("chat template: it builds too much text; it may be meant to exhaust memory")
+        if characters > self._characters_left:
+            self._forget_texts()
+            if characters > self._characters_left:
+                raise RunError("chat template: it builds too much text; it may be meant to exhaust memory")
         if characters > _LARGE:
             self._check_clock()
+
+    def _forget_texts(self) -> None:
+        """Long texts that are no more do not count any longer."""
+        for name, (text, length) in list(self._long_texts.items()):
+            if text() is None:
+                self._characters_left += length
+                del self._long_texts[name]
 
     def each(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, a step each."""
@@ -100,13 +127,26 @@ class Meter:
     def accept(self, value: object) -> object:
         """`value`, which an operation made, after checking its size."""
         if isinstance(value, str):
-            self.charge(len(value))
+            self._accept_text(value)
         elif isinstance(value, (list, tuple, dict)):
-            self.charge(_NODE_CHARACTERS * len(value))
+            self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(value)))
             self.size(value)
         elif isinstance(value, int):
             self.check_integer_bits(value.bit_length())
         return value
+
+    def _accept_text(self, text: str) -> None:
+        if len(text) <= _LARGE or not isinstance(text, AuthoredText):
+            self.charge(len(text))
+            return
+        counted = self._long_texts.get(id(text))
+        if counted is not None:
+            if counted[0]() is text:
+                return
+            self._characters_left += counted[1]  # of one that is no more, whose place this has
+            del self._long_texts[id(text)]
+        self.charge(len(text))
+        self._long_texts[id(text)] = (weakref.ref(text), len(text))
 
     def size(self, value: object) -> _Size:
         """The deep size of `value`."""
@@ -166,6 +206,14 @@ class Meter:
     def search(self, text: str, part: object) -> None:
         """Before Python looks for `part` in `text` from its end, or strips its characters: it compares all with all."""
         self.compare(len(text) * len(part) if isinstance(part, str) else 0)
+
+    def hash_all(self, keys: Iterable[object]) -> None:
+        """Before a mapping or a set is made of `keys`: those whose hashes a template can make equal are compared,
+        each with each. Python draws the hashes of texts."""
+        others = sum(
+            1 for key in keys if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < _OWN_HASH)
+        )
+        self.compare(others * others)
 
     def compare(self, letters: int) -> None:
         """Before so many letters are compared with others, or copied."""

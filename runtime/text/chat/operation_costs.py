@@ -1,7 +1,8 @@
 """What the methods of texts and the operators of chat templates cost, checked before they run."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from pyc.runtime.text.chat.filters import check_replace, check_width
 from pyc.runtime.text.chat.limits import Meter
@@ -26,11 +27,21 @@ def check_method(
         meter.pass_over(getattr(str, name)(text, *args, **kwargs))
 
 
+def bounded_pairs(meter: Meter, pairs: object) -> object:
+    """What dict() and namespace() take, a mapping or pairs, its keys counted. Raises RunError."""
+    if isinstance(pairs, Mapping):
+        meter.hash_all(pairs)
+        return pairs
+    listed = list(meter.each(cast("Iterable[object]", pairs)))
+    meter.hash_all(pair[0] if isinstance(pair, (str, list, tuple)) and pair else None for pair in listed)
+    return listed
+
+
 def check_product(meter: Meter, left: object, right: object) -> None:
     """The size of left * right. Raises RunError."""
     for value, times in ((left, right), (right, left)):
         if isinstance(value, (str, list, tuple)) and isinstance(times, int):
-            meter.charge(meter.size(value).characters * max(times, 0))
+            meter.reserve(meter.size(value).characters * max(times, 0))
     if isinstance(left, int) and isinstance(right, int):
         meter.check_integer_bits(left.bit_length() + right.bit_length())
 

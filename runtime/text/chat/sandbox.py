@@ -34,7 +34,7 @@ from pyc.runtime.text.chat.filters import (
     join_text,
 )
 from pyc.runtime.text.chat.limits import MAX_CALL_DEPTH, Meter
-from pyc.runtime.text.chat.operation_costs import check_method, check_power, check_product
+from pyc.runtime.text.chat.operation_costs import bounded_pairs, check_method, check_power, check_product
 from pyc.runtime.text.chat.rewrite import GenerationTag, Rewriter
 from pyc.runtime.text.chat.str_format import BoundedFormatter
 
@@ -192,6 +192,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             if name == "replace" and len(args) >= 2 and isinstance(text, Markup):
                 args = (args[0], meter.escaped(args[1]), *args[2:])
             check_method(meter, text, name, args, named)
+        if args and (__obj is dict or __obj is ChatNamespace):
+            args = (bounded_pairs(meter, args[0]), *args[1:])
         if len(args) + len(named) > MOST_ARGUMENTS:  # a macro has them as lists
             meter.accept([*args, *named.values()])
         meter.depth += 1
@@ -217,7 +219,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                 right = self.meter.escaped(right)
             elif isinstance(right, Markup):
                 left = self.meter.escaped(left)
-            self.meter.charge(len(left) + len(right))
+            self.meter.reserve(len(left) + len(right))
         return self.meter.accept(adopt(self.binop_table[operator](left, right), left, right))
 
     def getattr(self, obj: object, attribute: str) -> object:
@@ -273,6 +275,8 @@ def _concat(context: Context, parts: list[object]) -> str:
 def _slice(context: Context, value: Sequence[object], start: int, stop: int, step: int) -> object:
     result = value[start:stop:step]
     meter = _meter(context)
+    if isinstance(result, str):
+        return meter.accept(result)
     meter.charge(len(result))  # no larger than the value it is a part of
     return result
 

@@ -105,10 +105,10 @@ class ChatTemplate:
                     pieces.clear()
                 if length > max_characters:
                     raise RunError(f"chat template: more than {max_characters} characters of output")
+            return nothing.join([*joined, *pieces])  # a filter of a block may give anything
         except unless_signalled(Exception) as error:  # untrusted code: it can provoke any exception that Python has
             refuse_deep_caller(error)
             raise _refusal(error) from error
-        return nothing.join([*joined, *pieces])
 
 
 def strftime_now(pattern: str) -> str:

@@ -187,6 +187,42 @@ def test_long_messages_pass_as_through_jinja2(said: str, letters: int) -> None:
         assert str.__str__(ChatTemplate(source).render(messages)) == wanted
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for t in tools %}{% set ns.x = ns.x + t.name %}{% set ns.x = ns.x + ': ' + t.text + '\n' %}{% endfor %}",
+        "{% for t in tools %}{% set ns.x = ns.x ~ t.name ~ ': ' ~ t.text ~ '\n' %}{% endfor %}",
+        "{% for t in tools %}{% set ns.x = [ns.x, t.name, ': ', t.text, '\n']|join %}{% endfor %}",
+        "{% for t in tools %}{% set x %}{{ ns.x }}{{ t.name }}: {{ t.text }}{{ '\n' }}{% endset %}{% set ns.x = x %}"
+        "{% endfor %}",
+    ],
+)
+def test_a_text_that_is_put_together_of_many_pieces_is_no_bomb(source: str) -> None:
+    """DeepSeek V3.1's and LFM2's templates do so with each tool. What is dropped at once takes no memory."""
+    tools = [{"name": f"tool{index}", "text": "what it is for " * 130} for index in range(200)]
+    wanted = "".join(f"{tool['name']}: {tool['text']}\n" for tool in tools)
+    template = ChatTemplate("{% set ns = namespace(x='') %}" + source + "{{ ns.x }}")
+    assert str.__str__(template.render([{"role": "user", "content": "hi"}], tools=tools)) == wanted
+
+
+@pytest.mark.slow
+def test_a_template_may_look_at_each_letter_of_a_long_message() -> None:
+    """Llama 3.2 Vision's looks for images so."""
+    source = (
+        "{% for m in messages %}{% for part in m.content %}{% if part.type == 'image' %}!{% endif %}{% endfor %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    said = "word " * 200_000
+    assert str.__str__(ChatTemplate(source).render([{"role": "user", "content": said}])) == said
+
+
+@pytest.mark.parametrize("name", ["list", "length", "split", "wordcount", "first | list"])
+def test_a_filter_of_a_block_that_gives_no_text_is_refused(name: str) -> None:
+    source = f"{{% filter {name} %}}{{{{ messages[0].content }}}}{{% endfilter %}}"
+    with pytest.raises(RunError, match=r"^chat template: "):
+        ChatTemplate(source).render([{"role": "user", "content": "boom"}])
+
+
 def test_threads_share_a_template() -> None:
     template = ChatTemplate(TEMPLATES["chatml"])
     wrong: list[str] = []
