@@ -62,7 +62,7 @@ def pull_into(
             reused = sum(chunks[number].stored_bytes for number in present)
             if artifact.is_remote and _lock(descriptor, part):
                 blocks = KeptBlocks(descriptor, part, chunks, payload, artifact.size_bytes, artifact.prelude)
-            _require_space(descriptor, part, artifact.size_bytes - reused + (blocks.note_bytes if blocks else 0))
+            _require_space(descriptor, part, artifact.size_bytes + (blocks.note_bytes if blocks else 0), reused)
             if blocks is not None and not blocks.begin(missing):
                 blocks = None
             if blocks is None:
@@ -93,7 +93,8 @@ def pull_into(
         finally:
             if blocks is not None:
                 blocks.close()
-            os.close(descriptor)
+            closing, descriptor = descriptor, -1  # for threads that have not ended
+            os.close(closing)
         _sync_folder(target.path.parent)
     except unless_signalled(OSError) as error:
         raise not_written(part, error) from error
@@ -247,12 +248,13 @@ def _digest(descriptor: int, offset: int, size_bytes: int) -> str:
     return hasher.hexdigest()
 
 
-def _require_space(descriptor: int, part: Path, missing_bytes: int) -> None:
-    """Raise ArtifactError where the disk has no room for the rest."""
+def _require_space(descriptor: int, part: Path, size_bytes: int, reused: int) -> None:
+    """Raise ArtifactError where the disk has no room for what the file lacks: blocks that it has are written over."""
     space = os.fstatvfs(descriptor)
     free_bytes = space.f_bavail * space.f_frsize
-    if missing_bytes + MARGIN_BYTES > free_bytes + os.fstat(descriptor).st_blocks * 512:
-        raise ArtifactError(f"{part}: {missing_bytes} bytes are to be written, the disk has {free_bytes} left")
+    has_bytes = max(os.fstat(descriptor).st_blocks * 512, reused)
+    if size_bytes + MARGIN_BYTES > free_bytes + has_bytes:
+        raise ArtifactError(f"{part}: {size_bytes - reused} bytes are to be written, the disk has {free_bytes} left")
 
 
 def _clear_gaps(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> None:

@@ -356,6 +356,23 @@ def test_a_disk_without_room(server, folder, pyc, monkeypatch):
     assert left_in(folder) == [".m.pyca.part"]
 
 
+def test_a_disk_without_room_for_the_rest(server, folder, pyc, monkeypatch):
+    """What is there of the file takes none: a pull that goes on where the rest does not fit fetches nothing of it."""
+    whole = server.files["/m.pyca"]
+    half = len(whole) // 2
+    status = os.statvfs(folder)
+    values = {name: getattr(status, name) for name in dir(status) if name.startswith("f_")}
+    for spare_bytes, expected in ((-50_000, 8), (50_000, 0)):
+        (folder / ".m.pyca.part").write_bytes(whole[:half])
+        has_bytes = (folder / ".m.pyca.part").stat().st_blocks * 512
+        free_bytes = len(whole) - has_bytes + partial_file.MARGIN_BYTES + spare_bytes
+        given = values | {"f_bavail": free_bytes, "f_frsize": 1}
+        monkeypatch.setattr(partial_file.os, "fstatvfs", lambda descriptor, given=given: SimpleNamespace(**given))
+        code, _, err = pyc("pull", f"{server.url}/m.pyca", "-o", folder / "m.pyca", "--allow-unsigned")
+        assert code == expected, err
+        assert ("bytes are to be written" in err) == bool(expected)
+
+
 def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):
     server.bytes_per_s = 300_000
     environment = {**os.environ, "PYC_CHUNK_CACHE": "off"}
