@@ -210,7 +210,7 @@ def infer_type(
             f"got {len(operands)} operands and {len(weights)} weights, "
             f"expected {operator.operands} and {operator.weights}"
         )
-    if set(attributes) != operator.attributes:
+    if attributes.keys() != operator.attributes:
         raise ValueError(f"got attributes {sorted(attributes)}, expected {sorted(operator.attributes)}")
     for index, shape in enumerate(weights):
         if shape is None and index not in operator.optional:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyc.compiler.ir import Function, Module, TensorType
+from pyc.compiler.ir import Function, Module, Operation, TensorType
 from pyc.compiler.operators import OPERATORS, Operator, infer_types
 
 
@@ -38,21 +38,26 @@ def _verify_version(version: Function, module: Module, where: str) -> None:
 def _verify_function(function: Function, module: Module, stage: str, operators: Mapping[str, Operator]) -> None:
     types: dict[str, TensorType] = {value.name: value.type for value in function.parameters}
     for operation in function.operations:
-        label = ", ".join(value.name for value in operation.results)
-        where = f"{stage}: {function.name}: {label} = {operation.kind}"
-        missing = [name for name in operation.operands if name not in types]
-        assert not missing, f"{where}: reads {missing}, which is not defined before it"
-        made = [value.name for value in operation.results]
-        assert len(set(made)) == len(made) and not set(made) & types.keys(), f"{where}: defined twice"
+        here = (stage, function, operation)
+        if not types.keys() >= set(operation.operands):
+            missing = [name for name in operation.operands if name not in types]
+            raise AssertionError(f"{_where(*here)}: reads {missing}, which is not defined before it")
+        made = {value.name: value.type for value in operation.results}
+        assert len(made) == len(operation.results) and types.keys().isdisjoint(made), f"{_where(*here)}: defined twice"
         absent = [name for name in operation.weights if name and name not in module.weights]
-        assert not absent, f"{where}: reads weights that do not exist: {absent}"
-        shapes = tuple(module.weights[name].shape if name else None for name in operation.weights)
-        operands = tuple(types[name] for name in operation.operands)
+        assert not absent, f"{_where(*here)}: reads weights that do not exist: {absent}"
+        shapes = tuple([module.weights[name].shape if name else None for name in operation.weights])
+        operands = tuple([types[name] for name in operation.operands])
         try:
             inferred = infer_types(operation.kind, operands, shapes, dict(operation.attributes), operators)
         except ValueError as error:
-            raise AssertionError(f"{where}: {error}") from error
-        has = tuple(value.type for value in operation.results)
-        assert inferred == has, f"{where}: has {has}, infers {inferred}"
-        types |= {value.name: value.type for value in operation.results}
+            raise AssertionError(f"{_where(*here)}: {error}") from error
+        has = tuple(made.values())
+        assert inferred == has, f"{_where(*here)}: has {has}, infers {inferred}"
+        types |= made
     assert function.result in types, f"{stage}: {function.name}: returns {function.result}, never defined"
+
+
+def _where(stage: str, function: Function, operation: Operation) -> str:
+    label = ", ".join(value.name for value in operation.results)
+    return f"{stage}: {function.name}: {label} = {operation.kind}"

@@ -42,6 +42,7 @@ for f32, which libraries without matmuls of bf16 keep there, and for 64 bytes mo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -128,6 +129,7 @@ class ActivationLayout:
     row_bytes: int
 
 
+@cache
 def panel_layout(scheme: Scheme, inputs: int) -> Layout:
     """Return the layout of a weight [any, inputs] under `scheme`; `Dense.dtype` must be set.
 
@@ -177,6 +179,7 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
     return Layout(scheme, inputs, scales, zeros, row_exponents, data, round_up(data.end, ALIGNMENT), row_factors)
 
 
+@cache
 def activation_layout(inputs: int) -> ActivationLayout:
     """Return the layout of quantized activation rows [any, inputs]."""
     groups = ceil_div(inputs, BLOCK)

@@ -119,7 +119,7 @@ def prune(directory: Path, limit: int) -> Pruned:
     for _, size, path in sorted(entries):
         if total <= limit:
             break
-        if remove(path):
+        if remove(Path(path)):
             total -= size
             count, dropped_bytes = count + 1, dropped_bytes + size
     return Pruned(count, dropped_bytes, total)
@@ -153,14 +153,18 @@ def _found(directory: Path, pattern: str) -> Iterator[Path]:
         yield from directory.glob(pattern)
 
 
-def _entries(directory: Path, kind: str) -> list[tuple[float, int, Path]]:
-    entries: list[tuple[float, int, Path]] = []
-    for path in _found(directory, f"{kind}/??/*"):
-        if not _entry_name.fullmatch(path.name) or path.parent.name != path.name[:2]:
-            continue
-        with contextlib.suppress(OSError):
-            status = path.lstat()
-            entries.append((status.st_mtime, status.st_size, path))
+def _entries(directory: Path, kind: str) -> list[tuple[float, int, str]]:
+    """Time of use, size and path of each; there may be many thousands."""
+    entries: list[tuple[float, int, str]] = []
+    for folder in _found(directory, f"{kind}/??"):
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
+            for entry in found:
+                if _entry_name.fullmatch(entry.name) and entry.name.startswith(folder.name):
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except unless_signalled(FileNotFoundError):
+                        continue
+                    entries.append((status.st_mtime, status.st_size, entry.path))
     return entries
 
 
