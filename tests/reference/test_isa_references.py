@@ -15,7 +15,7 @@ from long_runs import sample
 from pyc.backends.cpu.isa import find_isa
 from pyc.compiler.schemes import SCHEMES
 
-ISAS = runnable_isas()
+ISAS = sample(runnable_isas())
 WIDE = {
     "tokenizer": False,
     "hidden_size": 128,

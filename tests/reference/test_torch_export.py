@@ -11,6 +11,7 @@ from adapter_cases import ADAPTED, with_adapter
 from built_models import difference
 from decoder_cases import DYNAMIC, VARIANTS
 from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
+from long_runs import sample
 from torch_programs import exported, lowered
 
 from pyc.backends.torch_tensorrt.export import export_program
@@ -36,7 +37,7 @@ def logits_of(model, ids):
         return model(torch.tensor([ids])).logits[0].numpy()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sample(VARIANTS))
 def test_logits_are_those_of_transformers(variant, tiny_checkpoint, exported, reference):
     """Of one pass over all tokens, of chunks behind a cache, and of three sequences at a time."""
     model_type, config = VARIANTS[variant]

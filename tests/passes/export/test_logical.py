@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from long_runs import sample
 from scheme_mixes import mixes_of, quantize_of
 from torch_programs import lowered
 
@@ -39,7 +40,7 @@ ARTIFACTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ARTIFACTS)
+@pytest.mark.parametrize("case", sample(ARTIFACTS))
 def test_an_artifact_gives_the_program_of_its_recipe(case, tiny_checkpoint, tmp_path):
     """The numbers are the same to the bit, whatever blocks the artifact has its codes in.
 

@@ -108,9 +108,13 @@ class Library:
 
 
 HAS_TILES = set(TILES.features) <= cpu_features() and allow_tiles()
+CAN_EMULATE = set(ISAS["avx512-vnni"].features) <= cpu_features()
 
 
-@pytest.fixture(scope="module", params=["amx"] if HAS_TILES and not IS_LONG else ["emulated", "amx"])
+@pytest.fixture(
+    scope="module",
+    params=["emulated", "amx"] if IS_LONG else ["emulated"] if CAN_EMULATE and not HAS_TILES else ["amx"],
+)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
     toolchain = Toolchain(cache_directory())
     candidates = (ISAS["avx512-bf16"], ISAS["avx512-vnni"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_machine import machine_of
+from kernel_machine import KERNEL_ISAS, machine_of
 
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.attention import VarlenAttentionSpec
@@ -17,7 +17,7 @@ LENGTHS = (1, 7, 16, 17, 64, 65, 0, 100, 200, 1100)  # units of 96 rows, blocks 
 UNIT = 2.0**-24
 
 
-@pytest.fixture(scope="module", params=list(ISAS))
+@pytest.fixture(scope="module", params=KERNEL_ISAS)
 def machine(request, tmp_path_factory):
     return machine_of(ISAS[request.param], SPECS, tmp_path_factory.mktemp(request.param))
 
