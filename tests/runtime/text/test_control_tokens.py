@@ -340,6 +340,27 @@ def test_a_vocabulary_that_has_its_control_tokens_as_words(chat_tokenizers: dict
     assert control_ids(tokenizer, ids) == [tokenizer.token_id("</s>")] and ids[-1] == tokenizer.token_id("</s>")
 
 
+@pytest.mark.parametrize("marked", ["", "<|im_end|>"])
+def test_words_that_a_vocabulary_has_as_added_tokens_stay_whole(marked: str) -> None:
+    """Of a user's text they are what transformers makes of them: spaces (Gemma has runs of them), words, signs. A word
+    that is the template's marker is parted."""
+    words = ["▁▁", "▁▁▁", "👍🏽", "covid", "Human:"]
+    letters = [(letter, -5.0) for letter in "▁abcdefghijklmnopqrstuvwxyzH:<>|_\n👍🏽"]
+    backend = Backend(Unigram([("<unk>", 0.0), *((word, 0.0) for word in words), *letters], unk_id=0))
+    backend.pre_tokenizer = Metaspace(split=False)
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<unk>", "<|im_end|>")])
+    backend.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
+    tokenizer = Tokenizer(backend.to_str().encode())
+    said = f"a   covid 👍🏽 test  x {marked}"
+    plain = ChatTemplate("{{ messages[0].content }}<|im_end|>").render([{"role": "user", "content": said}])
+    ids = tokenizer.encode_chat(plain)
+    whole = [tokenizer.token_id(word) for word in words[:4]]
+    assert [ids.count(token) for token in whole] == [1, 1, 1, 1]
+    assert ids.count(tokenizer.token_id("<|im_end|>")) == 1
+    human = ChatTemplate("Human: {{ messages[0].content }}").render([{"role": "user", "content": "a Human: b"}])
+    assert tokenizer.encode_chat(human).count(tokenizer.token_id("Human:")) == 1
+
+
 @pytest.mark.parametrize("special", [True, False])
 def test_markers_of_a_vocabulary_that_are_not_special_are_text_in_a_message(special: bool) -> None:
     """transformers makes such tokens of the pieces of a SentencePiece model that its user defined."""
