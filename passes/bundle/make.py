@@ -92,8 +92,9 @@ def _runtime(options: BundleOptions, opened: Artifact, stack: contextlib.ExitSta
     """The wheels, their licences, and the requirements that name them."""
     programs = _programs_for(options.target, opened)
     _require_this_runtime(programs, opened)
-    backends = {program.backend for program in programs}
-    extras: tuple[str, ...] = () if "cpu" in backends else ("onnx",) if "onnx" in backends else ()
+    backends = [program.backend for program in programs]
+    before_cpu = backends[: backends.index("cpu")] if "cpu" in backends else backends
+    extras: tuple[str, ...] = ("onnx",) if "onnx" in before_cpu else ()  # the first that runs there is taken
     versions = pins(options.target, extras)
     folder = options.wheels
     if folder is None:

@@ -77,7 +77,7 @@ trust_option = click.option(
 backend_option = click.option(
     "--backend",
     metavar="NAME",
-    help="The engine: cpu, onnx, tensorrt or cuda.  [default: the first of the artifact's that this pyc knows]",
+    help="The engine: cpu, onnx, tensorrt or cuda.  [default: the first of the artifact's that runs here]",
 )
 
 

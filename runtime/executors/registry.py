@@ -46,9 +46,12 @@ def _create_for_cpu(artifact: Artifact, options: ExecutorOptions) -> Executor:
 
 
 def _choose_for_onnx(programs: tuple[Program, ...], isa: str | None) -> Program:
+    from pyc.runtime.executors.onnx.engine import check_machine
     from pyc.runtime.executors.onnx.executor import choose_program
 
-    return choose_program(programs, isa)
+    program = choose_program(programs, isa)
+    check_machine()
+    return program
 
 
 def _create_for_onnx(artifact: Artifact, options: ExecutorOptions) -> Executor:

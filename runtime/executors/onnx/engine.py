@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -29,6 +30,16 @@ NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 DEFAULT_PROVIDERS: tuple[Provider, ...] = (("CPUExecutionProvider", {}),)
 
 
+def check_machine() -> None:
+    """Raise RunError where onnxruntime is not installed, and import nothing."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise _not_installed()
+
+
+def _not_installed() -> RunError:
+    return RunError(f"backend onnx: the package onnxruntime is not installed; to install it, {install_line('onnx')}")
+
+
 class Engine:
     """What is common to the sessions of an artifact."""
 
@@ -38,9 +49,7 @@ class Engine:
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
-            raise RunError(
-                f"backend onnx: the package onnxruntime is not installed; to install it, {install_line('onnx')}"
-            ) from error
+            raise _not_installed() from error
         except ImportError as error:
             if interrupted := interruption(error):
                 raise interrupted from None

@@ -2,6 +2,7 @@
 
 import platform
 import re
+import sys
 
 import pytest
 
@@ -83,6 +84,17 @@ def test_a_backend_that_is_asked_for():
     onnx, plain = program("onnx", "onnxruntime"), program("cpu")
     assert choose_program((plain, onnx), None) is plain
     assert choose_program((plain, with_abi(onnx)), None, "onnx").backend == "onnx"
+
+
+def test_a_program_whose_package_is_not_installed_is_passed_over(monkeypatch):
+    """As one of a GPU that is not there; asked for by name, or alone, it says what is missing."""
+    onnx, plain = with_abi(program("onnx", "onnxruntime")), program("cpu")
+    assert choose_program((onnx, plain), None) is onnx
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert choose_program((onnx, plain), None) is plain
+    for programs, backend in (((onnx, plain), "onnx"), ((onnx,), None)):
+        with pytest.raises(RunError, match="backend onnx: the package onnxruntime is not installed; to install it"):
+            choose_program(programs, None, backend)
 
 
 @pytest.mark.parametrize(
