@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import subprocess
@@ -133,9 +134,8 @@ def measure(request: Request) -> Report:
     `load`, and RunError for what does not fit its context."""
     from pyc.runtime.host.machine import peak_rss_bytes
 
-    start = time.perf_counter()
-    with _loaded(request) as model:
-        load_s = time.perf_counter() - start
+    model, load_s = _loaded(request)
+    with model:
         prompts: tuple[PromptRun, ...] = ()
         decodes: tuple[DecodeRun, ...] = ()
         texts = None
@@ -171,16 +171,24 @@ def measure(request: Request) -> Report:
         )
 
 
-def _loaded(request: Request) -> Model:
-    """The model, with the artifact's weights or random ones."""
+def _loaded(request: Request) -> tuple[Model, float]:
+    """The model, with the artifact's weights or random ones, and the seconds that its load took.
+
+    Modules of Python are imported before, or are not counted: they take as long whatever the artifact.
+    """
     from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.executors.registry import choose_program
     from pyc.runtime.loading import LoadOptions, load_executor
     from pyc.runtime.model import model_of
     from pyc.runtime.sources.places import place_of
 
+    start = time.perf_counter()
     with open_artifact(place_of(request.artifact), mode=request.mode) as artifact:
         if artifact.prelude.header_sha256 != request.header_sha256:
             raise ArtifactError(f"{artifact.path}: replaced while it was being measured: run pyc bench again")
+        opened_s = time.perf_counter() - start
+        _import_for(choose_program(artifact.header.programs, request.isa, request.backend).backend)
+        start = time.perf_counter()
         weights = None
         if request.has_random_weights:
             from pyc.backends.random_weights import random_weights
@@ -189,7 +197,17 @@ def _loaded(request: Request) -> Model:
         options = LoadOptions(
             request.threads, request.isa, request.backend, context=request.context, random_weights=weights
         )
-        return model_of(load_executor(artifact, options))
+        model = model_of(load_executor(artifact, options))
+        return model, opened_s + time.perf_counter() - start
+
+
+def _import_for(backend: str) -> None:
+    """What the load of a program imports."""
+    engine = {"tvm": "cpu"}.get(backend, backend)
+    for name in ("tokenizers", "pyc.runtime.text.tokenizer", f"pyc.runtime.executors.{engine}.executor"):
+        importlib.import_module(name)
+    if engine == "onnx":
+        importlib.import_module("onnxruntime")
 
 
 def main() -> None:
