@@ -7,7 +7,7 @@ counted once and remembered: `x = [x, x]`, said thirty times, is refused at the 
 import time
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -29,6 +29,7 @@ _NODE_CHARACTERS = 8
 _CONTAINER_NODES = 8
 """That an empty one takes as much as, with what is remembered of it."""
 _STEPS_A_CLOCK = 16
+_PART_CHARACTERS = 32
 _LARGE = 4096
 _OWN_HASH = 1 << 60
 """Integers below are hashes of no other."""
@@ -134,6 +135,16 @@ class Meter:
         elif isinstance(value, int):
             self.check_integer_bits(value.bit_length())
         return value
+
+    def accept_parts(self, parts: Sequence[str]) -> None:
+        """The parts that a text was parted into: long ones count as long as they are there."""
+        short = 0
+        for part in parts:
+            if len(part) > _LARGE:
+                self._accept_text(part)
+            else:
+                short += len(part) + _PART_CHARACTERS
+        self.charge(short)
 
     def _accept_text(self, text: str) -> None:
         if len(text) <= _LARGE or not isinstance(text, AuthoredText):

@@ -10,6 +10,8 @@ from pyc.runtime.text.chat.limits import Meter
 WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
 SEARCH_METHODS = frozenset({"rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"})
 SPLIT_METHODS = frozenset({"split", "rsplit", "splitlines"})
+PARTING_METHODS = SPLIT_METHODS | {"partition", "rpartition"}
+"""Whose parts are new texts, together as long as the text."""
 _LONG = 4096
 
 

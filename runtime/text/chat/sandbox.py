@@ -34,7 +34,13 @@ from pyc.runtime.text.chat.filters import (
     join_text,
 )
 from pyc.runtime.text.chat.limits import MAX_CALL_DEPTH, Meter
-from pyc.runtime.text.chat.operation_costs import bounded_pairs, check_method, check_power, check_product
+from pyc.runtime.text.chat.operation_costs import (
+    PARTING_METHODS,
+    bounded_pairs,
+    check_method,
+    check_power,
+    check_product,
+)
 from pyc.runtime.text.chat.rewrite import GenerationTag, Rewriter
 from pyc.runtime.text.chat.str_format import BoundedFormatter
 
@@ -201,7 +207,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             raise RunError(f"chat template: calls nested more than {MAX_CALL_DEPTH} deep; it may recurse without end")
         try:
             result = super().call(__context, __obj, *args, **kwargs)
-            return meter.accept(adopt(result, text, *args, *named.values()))
+            result = adopt(result, text, *args, *named.values())
+            if text is not None and name in PARTING_METHODS:
+                meter.accept_parts(cast("Sequence[str]", result))
+            return meter.accept(result)
         finally:
             meter.depth -= 1
 

@@ -318,6 +318,23 @@ def test_a_bomb_has_not_more_with_each_message(made: str, monkeypatch: pytest.Mo
     assert peak_rss_bytes() - before_bytes < 2 * MAX_EXTRA_BYTES
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parted", ["split('@')", "rsplit('@', 1)", "split()", "splitlines()", "partition('@')", "rpartition('@')"]
+)
+@pytest.mark.parametrize("marked", ["w", "(w|safe)"])
+@pytest.mark.parametrize("said", ["x" * 99_000 + "😀", "word 😀@\n" * 12_000], ids=["one", "many"])
+def test_what_a_text_is_parted_into_counts(said: str, parted: str, marked: str) -> None:
+    """A chain of namespaces keeps all of it."""
+    source = "{% set w = messages[0].content %}{% set ns = namespace(l=0) %}{% for i in range(99999) %}"
+    source += f"{{% set ns.l = namespace(n=ns.l, x={marked}.{parted}) %}}{{% endfor %}}"
+    reset_peak()
+    before_bytes = peak_rss_bytes()
+    with pytest.raises(RunError, match=r"^chat template: it builds too much text"):
+        ChatTemplate(source).render([{"role": "user", "content": said}])
+    assert peak_rss_bytes() - before_bytes < 3 * MAX_EXTRA_BYTES
+
+
 def reset_peak() -> None:
     """Lets the kernel measure this process's largest resident size anew (proc(5), clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5")
