@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with signals.handled():
         try:
             completion = os.environ.get("_PYC_COMPLETE")
-            code = shell_complete(cli, {}, "pyc", "_PYC_COMPLETE", completion) if completion else _run(arguments)
+            code = _complete(completion) if completion else _run(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()
             return code
@@ -287,6 +287,17 @@ def _run(arguments: Sequence[str]) -> int:
             print("\n".join(map(_line, text.getvalue().expandtabs(2).splitlines())), file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _complete(instruction: str) -> int:
+    """Tell a shell what may stand next. What has no answer, a mistyped command say, ends with 1 and nothing said: any
+    word would stand in the middle of the line that is being typed."""
+    try:
+        return shell_complete(cli, {}, "pyc", "_PYC_COMPLETE", instruction)
+    except BrokenPipeError:
+        raise
+    except Exception:  # noqa: BLE001 -- COMP_WORDS and COMP_CWORD of the environment may be anything, or lack
+        return 1
 
 
 def _asks_for_traceback(arguments: Sequence[str]) -> bool:

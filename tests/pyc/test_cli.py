@@ -368,3 +368,41 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
 ) -> None:
     assert main(["run", "model.pyca", option, "0"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"Error: No such option {option!r}. {meant}"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"COMP_WORDS": "pyc buidl mo", "COMP_CWORD": "2"},
+        {"COMP_CWORD": "1"},
+        {"COMP_WORDS": "pyc b", "COMP_CWORD": "x"},
+        {"COMP_WORDS": "pyc b"},
+    ],
+    ids=["mistyped command", "no words", "no number", "no index"],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_that_has_no_answer_is_silent(shell, environment, monkeypatch, capfd) -> None:
+    for name in ("COMP_WORDS", "COMP_CWORD"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"_PYC_COMPLETE": f"{shell}_complete", **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert main([]) in (0, 1)
+    out, err = capfd.readouterr()
+    assert (out if shell != "fish" else "", err) == ("", "")  # fish gives no index: its words are whole without it
+
+
+def test_bash_completes_commands_and_options_as_the_quickstart_says(tmp_path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text("utf-8")
+    line = re.search(r'eval "\$\(_PYC_COMPLETE=bash_source pyc\)"', page)
+    assert line is not None
+    (tmp_path / "pyc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pyc "$@"\n')
+    (tmp_path / "pyc").chmod(0o755)
+    script = line[0] + (
+        '; for words in "pyc bui" "pyc build --progr" "pyc buidl mo"; do COMPREPLY=(); COMP_WORDS=($words); '
+        'COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pyc_completion pyc; echo "[${COMPREPLY[*]}]"; done'
+    )
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.split(), done.stderr) == (["[build]", "[--program-only]", "[]"], "")
