@@ -241,10 +241,12 @@ def _choose(sizes: Mapping[str, int | None], parameters: int, kind: str) -> tupl
 
 
 def name_of(checkpoint: str) -> str:
-    """Return what the artifact of a checkpoint's folder or hub id is called."""
+    """Return what the artifact of a checkpoint's folder or hub id is called: after a link to a folder by the link."""
     place = Path(os.path.expanduser(checkpoint))
     if not place.is_dir():
         return hub_name(checkpoint)
+    if place.is_symlink():
+        return place.name
     folder = place.resolve()
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.rpartition("--")[2]

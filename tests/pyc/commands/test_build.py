@@ -149,6 +149,31 @@ def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, c
     assert Path("Tiny-1B.pyca").is_file()
 
 
+@pytest.mark.parametrize(
+    ("given", "artifact"),
+    [
+        ("qwen", "qwen.pyca"),
+        ("./qwen/", "qwen.pyca"),
+        ("models--org--Tiny-1B/snapshots/1a2b3c", "Tiny-1B.pyca"),
+        ("models--org--Tiny-1B/newest/1a2b3c", "Tiny-1B.pyca"),
+        ("qwen/.", "qwen.pyca"),
+        ("qwen/inner/..", "1a2b3c.pyca"),
+    ],
+)
+def test_a_link_to_a_checkpoint_names_its_artifact(given, artifact, tiny_copy, tmp_path, monkeypatch, capsys):
+    """`..` behind a link leads to the folder itself, and the hub's cache has the model's name in a folder above."""
+    (tmp_path / "models--org--Tiny-1B" / "snapshots").mkdir(parents=True)
+    snapshot = tiny_copy("llama").rename(tmp_path / "models--org--Tiny-1B" / "snapshots" / "1a2b3c")
+    monkeypatch.chdir(tmp_path)
+    (snapshot / "inner").mkdir()
+    Path("models--org--Tiny-1B/newest").symlink_to("snapshots")
+    if given.endswith(".."):
+        snapshot = snapshot.rename(tmp_path / "1a2b3c")
+    Path("qwen").symlink_to(snapshot.relative_to(tmp_path))
+    assert main(["build", given, "--check"]) == 1
+    assert capsys.readouterr().out == f"{artifact}: not up to date: it is not there\n"
+
+
 def test_notes_are_logged_where_nobody_is_told_of_progress(tiny_checkpoint, caplog):
     """And not beside: with -v the line would stand there twice."""
     caplog.set_level("INFO", "pyc.passes.build_events")
