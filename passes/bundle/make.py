@@ -40,8 +40,7 @@ _TEXTS = ("pyc.service", "Containerfile", "README.md")
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
     """`form` is what is written. `wheels` is a folder of wheels to take, None: they are fetched. `with_wheels` False
-    leaves the runtime out, for machines that have it: any that the artifact has programs for, unless that of `target`
-    `is_machine_named`. `tag` names an OCI layout's manifest."""
+    leaves the runtime out, for machines that have it. `tag` names an OCI layout's manifest."""
 
     form: Form
     target: Target
@@ -49,7 +48,6 @@ class BundleOptions:
     with_wheels: bool = True
     tag: str = "latest"
     force: bool = False
-    is_machine_named: bool = False
 
 
 def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
@@ -68,11 +66,10 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
         signers = require_trusted(opened)
         require_weights(opened.header, opened.path)
         facts = facts_of(opened, artifact)  # verifies all of it, before wheels are fetched
-        if options.is_machine_named:
-            _programs_for(options.target, opened)
+        programs = _programs_for(options.target, opened)
         runtime: list[BundleFile] = []
         if options.with_wheels:
-            runtime = _runtime(options, opened, stack)
+            runtime = _runtime(options, programs, opened, stack)
         files = _files(opened, facts, artifact, signers, options, runtime)
         try:
             if options.form == "tar":
@@ -88,9 +85,10 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
     return output
 
 
-def _runtime(options: BundleOptions, opened: Artifact, stack: contextlib.ExitStack) -> list[BundleFile]:
+def _runtime(
+    options: BundleOptions, programs: tuple[Program, ...], opened: Artifact, stack: contextlib.ExitStack
+) -> list[BundleFile]:
     """The wheels, their licences, and the requirements that name them."""
-    programs = _programs_for(options.target, opened)
     _require_this_runtime(programs, opened)
     backends = [program.backend for program in programs]
     before_cpu = backends[: backends.index("cpu")] if "cpu" in backends else backends

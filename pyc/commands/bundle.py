@@ -65,8 +65,7 @@ def command(
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", tag):
         raise click.BadParameter(f"got {tag!r}, expected letters, digits, '.', '_', '-'", param_hint="--tag")
     target = Target(machine or platform.machine(), python)
-    is_named = machine is not None
-    options = BundleOptions(form, target, wheels, not no_wheels, tag, force, is_named)  # type: ignore[arg-type]
+    options = BundleOptions(form, target, wheels, not no_wheels, tag, force)  # type: ignore[arg-type]
     place = output_path(output if form == "tar" else output.rstrip("/") or output)
     made = make_bundle(artifact, place, options)
     files = [file for file in made.rglob("*") if file.is_file()] if made.is_dir() else [made]

@@ -76,9 +76,12 @@ def test_a_machine_that_the_artifact_has_no_program_for(pyc, make_local_artifact
         assert message in err
         assert not out.exists()
     artifact = make_local_artifact(arch=OTHER)
-    code, _, err = pyc("bundle", artifact, "-o", out, "--wheels", wheels)
-    assert code == 8 and f"none for {HERE}" in err and "--machine" in err
-    assert pyc("bundle", artifact, "-o", out, "--no-wheels")[0] == 0  # it says nothing of where it runs
+    for options in ((), ("--wheels", wheels), ("--no-wheels",), ("--no-wheels", "--machine", HERE)):
+        code, text, err = pyc("bundle", artifact, "-o", out, *options)  # as here is the default, whatever is left out
+        assert (code, text, err.count("\n")) == (8, "", 1)
+        assert f"has programs for {OTHER}, and none for {HERE}, where the bundle is to run; name another with " in err
+        assert not out.exists()
+    assert pyc("bundle", artifact, "-o", out, "--no-wheels", "--machine", OTHER)[0] == 0
 
 
 @pytest.mark.parametrize("kind", ["slip", "zlib", "encrypted", "pipe"])
