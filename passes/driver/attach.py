@@ -107,8 +107,9 @@ def recipe_for(
 
     `fetch` fetches what the recipe names, before the checkpoint is looked at. An encoder's texts are cut where that
     says; a program that takes fewer tokens is warned of.
-    Raises IngestError as `build` does, and RecipeError where the recipe reads files that this machine may not have: the
-    text of a gate or of a calibration, or its importance matrix.
+    Raises IngestError as `build` does, LowerError for an encoder of another model than the program's, and RecipeError
+    where the recipe reads files that this machine may not have: the text of a gate or of a calibration, or its
+    importance matrix.
     """
     try:
         document = json.loads(program.header.provenance.recipe)
@@ -131,21 +132,23 @@ def recipe_for(
         return fetch(recipe_from({**wanted, "shapes": shapes}, set_by_user, name=name))
     shapes |= {"context": program.header.model.context, "text_tokens": None}
     recipe = fetch(recipe_from({**wanted, "shapes": shapes}, set_by_user, name=name))
-    shapes["text_tokens"] = _text_tokens(recipe, program.header.model.context, str(program.path))
+    shapes["text_tokens"] = _text_tokens(recipe, program)
     return recipe_from({**wanted, "shapes": shapes}, set_by_user, name=name)
 
 
-def _text_tokens(recipe: Recipe, context: int, program: str) -> int | None:
-    """Return `shapes.text_tokens` with which texts are cut where the checkpoint says, by a program for `context`
-    tokens."""
+def _text_tokens(recipe: Recipe, program: Artifact) -> int | None:
+    """Return `shapes.text_tokens` with which texts are cut where the checkpoint says, by a program that may take fewer
+    tokens. Raises LowerError for a checkpoint of another model, of which nothing else is to be said."""
     with SourceFiles(is_quiet=True) as files:  # they are read again behind this
         module = load_model(source_of(recipe), files=files)
-    own = module.info.context
+    own, context = module.info.context, program.header.model.context
     if own > context:
+        if refusal := model_refusal(program, module.info):
+            raise LowerError(refusal)
         logger.warning(
             "%s: texts are cut at the %d tokens that %s is compiled for, and the checkpoint reads %d; vectors of "
             "longer texts are others than those of sentence-transformers; for equal ones build a program with "
             "shapes.context=%d",
-            recipe.model, context, program, own, own,
+            recipe.model, context, program.path, own, own,
         )  # fmt: skip
     return own if own < context else None

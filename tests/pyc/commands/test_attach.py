@@ -449,6 +449,23 @@ def test_a_program_that_takes_fewer_tokens_than_the_checkpoint_reads_is_warned_o
             assert artifact.header.requires == ()
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "differs"),
+    [("llama", {}, "architecture"), ("bert", {"pooling": "mean", "vocab_size": 300}, "vocab_size")],
+)
+def test_a_checkpoint_of_another_model_than_an_encoders_is_refused_and_not_warned_of(
+    kind, config, differs, tiny_checkpoint, tmp_path, caplog, pyc, key_home
+):
+    """Both read more tokens than the program takes."""
+    program, other = tmp_path / "program.pyca", tiny_checkpoint(kind, **config)
+    build_programs(recipe_for(encoder_folder(tiny_checkpoint, tmp_path, 20), shapes={"tokens": [64]}), output=program)
+    code, out, err = pyc("attach", program, other, "-o", tmp_path / "out.pyca")
+    assert (code, out, caplog.text) == (7, "", "")
+    said = f"pyc: error: {program}: the code of this program does not fit: this has model.{differs} = "
+    assert err.splitlines()[-1].startswith(said)
+    assert not (tmp_path / "out.pyca").exists()
+
+
 def test_the_tokenizer_that_a_programs_recipe_names_is_not_that_of_another_checkpoint(
     base, tiny_checkpoint, tmp_path, pyc, key_home
 ):
