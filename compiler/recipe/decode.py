@@ -5,7 +5,9 @@ Every message is `PLACE: key.path: what; got ..., expected ...; did you mean '..
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,10 +28,13 @@ from pyc.compiler.recipe.types import (
     Shapes,
     Target,
 )
-from pyc.compiler.recipe.yaml import ListNode, MapNode, Node, Scalar, fail
+from pyc.compiler.recipe.yaml import ListNode, MapNode, Node, Scalar, fail, resolve_plain
+from pyc.runtime.errors import RecipeError
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
+_PLAIN = re.compile(r"[A-Za-z0-9./~][A-Za-z0-9./_~-]*")
+"""Letters that mean nothing else inside brackets."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -88,7 +93,9 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
     fields = {field.encode_name: field for field in kind.fields}
     known = list(fields)
     if not isinstance(node, MapNode):
-        _mismatch(node, path or "recipe", f"a mapping with keys {', '.join(known)}")
+        meant = _entry(node, kind) if path.endswith("]") else None
+        hint = f"; write {meant}" if meant else ""
+        _mismatch(node, path or "recipe", f"a mapping with keys {', '.join(known)}", hint)
     if kind.cls is Target:
         node = _gpus_as_isa(node)
     plain: dict[str, Plain] = {}
@@ -121,8 +128,8 @@ def _gpus_as_isa(target: MapNode) -> MapNode:
 def _list(node: Node, kind: kinds.VarTupleType, path: str) -> Plain:
     if not isinstance(node, ListNode):
         written = ""
-        if isinstance(node, Scalar) and node.value is not None and len(node.text) <= MAX_SHOWN:
-            written = f"; write [{node.text}]"
+        if entry := _entry(node, kind.item_type):
+            written = f"; write [{entry}]"
         if isinstance(node, Scalar) and node.value is None:
             written = "; write [] or leave the key out"
         _mismatch(node, path, "a list", written)
@@ -131,6 +138,29 @@ def _list(node: Node, kind: kinds.VarTupleType, path: str) -> Plain:
         limits = f"{low} to {high}" if high is not None else f"at least {low}"
         fail(node.mark, f"{path}: got {len(node.items)} entries, expected {limits}")
     return [_value(item, kind.item_type, f"{path}[{index}]") for index, item in enumerate(node.items)]
+
+
+def _entry(node: Node, kind: kinds.Type) -> str | None:
+    """How a single value that stands where a list does is written as an entry of it; None where that cannot be told."""
+    if not isinstance(node, Scalar) or node.value is None or len(node.text) > MAX_SHOWN:
+        return None
+    if not isinstance(kind, kinds.StructType):
+        return node.text
+    names = [field.encode_name for field in kind.fields if field.required]
+    if kind.cls is Target:
+        is_backend, is_arch = node.text in ("cpu", *PORTABLE_BACKENDS), node.text in ISAS
+        names = ["backend"] if is_backend else ["arch"] if is_arch else []
+    if not names:
+        return None
+    return f"{{{', '.join([f'{names[0]}: {_written(node)}', *(f'{name}: ...' for name in names[1:])])}}}"
+
+
+def _written(node: Scalar) -> str:
+    """A scalar as text is written inside brackets: quoted where YAML takes it for something else without."""
+    with contextlib.suppress(RecipeError):
+        if _PLAIN.fullmatch(node.text) and resolve_plain(node.text, node.mark) == node.text:
+            return node.text
+    return json.dumps(node.text, ensure_ascii=False)
 
 
 def _number(node: Node, kind: kinds.IntType | kinds.FloatType, path: str) -> Plain:

@@ -1,5 +1,6 @@
 """Files that are not a recipe: each is refused at its line and column, in words, within half a second."""
 
+import re
 import time
 from pathlib import Path
 
@@ -60,10 +61,15 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "list for text": ("model: [x]\n", 1, 8, "got a list, expected text"),
     "empty text": ('model: ""\n', 1, 8, "text of 1 to 4096 characters"),
     "scalar for list": ("model: x\nshapes: {tokens: 16}\n", 2, 18, "expected a list; write [16]"),
+    "text for adapters": ("model: x\nadapters: chat-lora\n", 2, 11, "a list; write [{path: chat-lora}]"),
+    "text for overrides": (
+        'model: x\nquantize: {overrides: "re:.*[ab]"}\n', 2, 23, 'a list; write [{match: "re:.*[ab]", scheme: ...}]'
+    ),
+    "text for isa": ("model: x\ntargets: [{isa: x86-64}]\n", 2, 17, "a list; write [x86-64]"),
     "null for list": ("model: x\nadapters:\nshapes: {}\n", 2, 10, "write [] or leave the key out"),
     "mapping for list": ("model: x\nadapters: {path: a}\n", 2, 11, "got a mapping, expected a list"),
     "list for mapping": ("model: x\nquantize: [int8]\n", 2, 11, "got a list, expected a mapping"),
-    "text in a list": ("model: x\nadapters:\n  - ./a\n", 3, 5, "expected a mapping with keys path, weight"),
+    "text in a list": ("model: x\nadapters:\n  - ./a\n", 3, 5, "with keys path, weight; write {path: ./a}"),
     "adapter without path": ("model: x\nadapters:\n  - weight: 1\n", 3, 5, "the key path is missing"),
     # values
     "unknown scheme": ("model: x\nquantize: {scheme: int4_g32}\n", 2, 20, "did you mean 'int4-g32'?"),
@@ -176,6 +182,29 @@ def test_the_python_parser_agrees_on_the_line(name: str, tmp_path: Path, monkeyp
 
 def test_a_list_of_bad_files_long_enough() -> None:
     assert len(BAD) >= 60
+
+
+@pytest.mark.parametrize(
+    ("key", "texts"),
+    [
+        ("adapters", ["chat-lora", "../a b", '"a, b"', '"5"', "5", '"no"', '"~"', "org/name@1", "'a: {b} #c'", "ü"]),
+        ("targets", ["cpu", "cuda", "onnx", "aarch64"]),
+    ],
+)
+def test_what_is_said_to_write_in_place_of_a_list_is_taken(key: str, texts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    for text in texts:
+        for given, form in ((text, r"\[(.*)\]"), (f"[{text}]" if text[0] != "'" else f"\n  - {text}", "(.*)")):
+            path.write_text(f"model: x\n{key}: {given}\n", "utf-8")
+            with pytest.raises(RecipeError) as caught:
+                load_recipe(path)
+            entry = re.search(f"; write {form}$", str(caught.value))
+            assert entry is not None, caught.value
+            path.write_text(f"model: x\n{key}: [{entry[1]}]\n", "utf-8")
+            recipe = load_recipe(path)
+            meant = text.strip("\"'")
+            target = recipe.targets[0]
+            assert meant in ([recipe.adapters[0].path] if key == "adapters" else [target.backend, target.arch])
 
 
 @pytest.mark.parametrize(
