@@ -81,7 +81,8 @@ def command(
     pyc, and see the checkpoint and the build cache ($PYC_SHARED_CACHE, a folder or bucket) under the same paths.
 
     With --program-only, headers of the weights are read and no weight is: the artifact has code, buckets and the
-    tensor table, some megabytes for a model of any size, and `pyc attach` makes artifacts of it, without a compiler.
+    tensor table, some hundred kilobytes for a model of any size, and `pyc attach` makes artifacts of it, without a
+    compiler.
     """
     keep_blas_small()
     if check:

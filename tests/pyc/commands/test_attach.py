@@ -157,6 +157,15 @@ def test_a_build_misses_compilers_before_anything_is_fetched(command, tmp_path, 
     assert (code, "this needs apache-tvm-absent, which is not installed" in err) == (69, True), err
 
 
+def test_help_says_how_large_a_program_is(base, tmp_path, monkeypatch, pyc):
+    """Of the targets that a recipe has unasked."""
+    monkeypatch.chdir(tmp_path)
+    assert pyc("build", base, "--program-only", "-o", "program.pyca")[0] == 0
+    assert 100_000 < (tmp_path / "program.pyca").stat().st_size < 1_000_000
+    said = " ".join(pyc("build", "--help")[1].split())
+    assert "buckets and the tensor table, some hundred kilobytes for a model of any size" in said
+
+
 def test_fine_tunes_and_adapters(base, program, tiny_checkpoint, tiny_adapter, write, tmp_path, no_compiler, pyc):
     tuned = tiny_checkpoint("llama", seed=5, **SHAPE)
     adapted = {"adapters": [{"path": str(tiny_adapter(base))}]}
