@@ -1,5 +1,6 @@
 """`pyc run`: generate text with an artifact, once or in a conversation."""
 
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyc.runtime.text.chat.template import JsonValue
 
 
-@click.command("run")
+@click.command("run", context_settings={"allow_extra_args": True})  # they are refused below, with what to write
 @click.argument("artifact", type=ArtifactPlace(reads_stdin=True))
 @click.option(
     "-p",
@@ -103,6 +104,7 @@ def command(
     Text goes to standard output as the model gives it. A terminal gets control characters spelt out (\\x1b), so that
     no text takes it over.
     """
+    _refuse_words(prompts, click.get_current_context().args)
     _check_usage(prompts, prompt_files, prompts_file, chat, system, thinking, options, as_json, echo)
     is_asked = bool(prompts or prompt_files or prompts_file)
     if not prompts:
@@ -141,6 +143,13 @@ def command(
             asked = [{"role": "system", "content": system}] if system is not None else []
             asked.append({"role": "user", "content": text})
         _generate(model, asked, options, variables, as_json=as_json, echoed=text if echo else "", stats=stats)
+
+
+def _refuse_words(prompts: tuple[str, ...], words: list[str]) -> None:
+    """Raise click.UsageError for words that belong to no option: a prompt, or the rest of one without quotes."""
+    if words:
+        prompt = shlex.quote(" ".join((*prompts[:1], *words)))
+        raise click.UsageError(f"Got unexpected extra argument ({words[0]}); a prompt is one argument: -p {prompt}")
 
 
 def _check_usage(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -264,3 +265,18 @@ def test_a_missing_artifact(pyc, tmp_path):
     code, _, err = pyc("run", tmp_path / "none.pyca", "-p", "x")
     assert code == 10
     assert "none.pyca" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (("hello",), "-p hello"),
+        (("the", "cat", "-n", "2"), "-p 'the cat'"),
+        (("-p", "the", "cat's", "--echo"), "-p 'the cat'\"'\"'s'"),
+    ],
+)
+def test_a_prompt_without_its_option_is_told_how_it_is_given(words, written, pyc, decoder_artifact):
+    code, out, err = pyc("run", decoder_artifact, *words)
+    assert (code, out) == (2, "") and err.splitlines()[-1].startswith("Error: Got unexpected extra argument (")
+    assert err.endswith(f"; a prompt is one argument: {written}\n")
+    assert pyc("run", decoder_artifact, *shlex.split(written), "-n", "1")[0] == 0
