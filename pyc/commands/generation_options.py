@@ -1,24 +1,27 @@
 """The options of a generation, made of `runtime/generation/settings.py`: the same names, bounds and messages."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import click
 
 from pyc.runtime.errors import RunError
-from pyc.runtime.generation.settings import NUMBERS, Setting
+from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, NUMBERS, Setting
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _SHORT = {"max_tokens": "-n"}
 _REMARKS = {"logprobs": " (with --json)"}
+_MEANINGS = {"max_tokens": f"tokens at most; leave -n out for {DEFAULT_MAX_TOKENS}"}
+"""What messages say here of a value that Python has other ways to say."""
 
 
 class SettingType(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
-    """A number within a setting's bounds. Others are wrong usage, in the words of the Python API."""
+    """A number within a setting's bounds. Others are wrong usage, in the words of the Python API but for _MEANINGS."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+        self._setting = replace(setting, meaning=_MEANINGS.get(setting.name, setting.meaning))
         self.name = "integer" if setting.kind == "integer" else "float"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
