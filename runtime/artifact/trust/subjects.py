@@ -45,7 +45,10 @@ def named_subject(text: str) -> str:
             f"{text[:160]!a}: the SHA-256 of a file, it seems, by which nothing is revoked; give the artifact's file "
             f"or URL, or its digest, {PREFIX} and 64 hex digits, which `pyc verify --json` prints"
         )
-    return listed_subject(text)
+    try:
+        return listed_subject(text)
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}; `pyc trust list` has the fingerprints of keys, and their names") from None
 
 
 def listed_subject(text: str) -> str:

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import re
 
 import pytest
 from range_server import range_server
 
-from pyc.runtime.artifact.trust.key_store import signing_key
+from pyc.runtime.artifact.trust.key_store import add_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import parse_public_key, today_utc
 from pyc.runtime.artifact.trust.revocations import revoke
 
@@ -42,6 +43,17 @@ def test_what_was_revoked_by_another_digest_is_restored_by_it(pyc, key_home):
     assert pyc("trust", "restore", DIGEST)[1] == f"{NAMED} is revoked no more\n"
     code, _, err = pyc("trust", "restore", DIGEST)
     assert code == 8 and f"{NAMED} was not revoked here" in err
+
+
+def test_the_name_of_a_key_is_told_where_its_fingerprint_is(pyc, tmp_path):
+    key = add_trusted(signing_key().public)
+    for words in (("revoke", "default"), ("restore", "default"), ("announce", "-o", tmp_path, "--revoke", "default")):
+        code, out, err = pyc("trust", *words)
+        assert (code, out, err.count("\n")) == (8, "", 1)
+        named = re.search("`pyc (trust [a-z]+)`", err)
+        assert named is not None and err.startswith("pyc: error: 'default': expected a key's fingerprint (16 hex dig")
+    (line,) = pyc(*named[1].split())[1].splitlines()
+    assert line.startswith(key.fingerprint) and line.endswith(" default")
 
 
 def test_a_last_day_is_of_a_key_alone(pyc, tmp_path):
