@@ -2,14 +2,14 @@
 
 import click
 
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import PATH_TEXT, keep_blas_small
 from pyc.commands.screen import say, say_json
 
 
 @click.command("attach")
-@click.argument("program", metavar="PROGRAM")
-@click.argument("source", metavar="RECIPE")
-@click.option("-o", "--output", metavar="FILE", help="The artifact to write.")
+@click.argument("program", metavar="PROGRAM", type=PATH_TEXT)
+@click.argument("source", metavar="RECIPE", type=PATH_TEXT)
+@click.option("-o", "--output", type=PATH_TEXT, metavar="FILE", help="The artifact to write.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
 @click.option(
     "--workers",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pyc.commands.opening import ARTIFACT_FILE
+from pyc.commands.opening import ARTIFACT_FILE, PATH_TEXT
 from pyc.commands.screen import say
 
 
@@ -17,7 +17,10 @@ from pyc.commands.screen import say
     required=True,
     help="A bill of materials of CycloneDX 1.6 or SPDX 2.3, or an in-toto statement with SLSA provenance.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write it to this file.  [default: standard output]")
+@click.option(
+    "-o", "--output", type=PATH_TEXT, metavar="FILE",
+    help="Write it to this file.  [default: standard output]",
+)
 @click.option("--sign", is_flag=True, help="Of slsa: wrap it in an envelope of DSSE, signed.")
 @click.option("--name", default="default", show_default=True, help="With --sign: the key of this machine's store.")
 @click.option("--key", "file", metavar="FILE", help="With --sign: the key in this file instead.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.mixture_report import mixture_document, mixture_lines
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import PATH_TEXT, keep_blas_small
 from pyc.commands.screen import say, say_json
 from pyc.runtime.host.sizes import human_bytes, human_duration
 from pyc.runtime.text.counted import counted
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command("build")
-@click.argument("source", metavar="RECIPE")
-@click.option("-o", "--output", metavar="FILE", help="The artifact to write.")
+@click.argument("source", metavar="RECIPE", type=PATH_TEXT)
+@click.option("-o", "--output", type=PATH_TEXT, metavar="FILE", help="The artifact to write.")
 @click.option(
     "--set",
     "overrides",

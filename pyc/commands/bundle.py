@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pyc.commands.opening import ARTIFACT_FILE
+from pyc.commands.opening import ARTIFACT_FILE, PATH_TEXT
 from pyc.commands.screen import say
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -14,7 +14,7 @@ HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @click.command("bundle")
 @click.argument("artifact", type=ARTIFACT_FILE)
-@click.option("-o", "--output", required=True, metavar="PATH", help="The folder to write, or the tar.")
+@click.option("-o", "--output", type=PATH_TEXT, required=True, metavar="PATH", help="The folder to write, or the tar.")
 @click.option(
     "--format",
     "form",

@@ -2,14 +2,15 @@
 
 import click
 
+from pyc.commands.opening import PATH_TEXT
 from pyc.commands.screen import say
 
 FORMATS = ("onnx", "hf", "compressed-tensors", "torch")
 
 
 @click.command("export")
-@click.argument("source", metavar="SOURCE")
-@click.argument("folder", metavar="DIR")
+@click.argument("source", metavar="SOURCE", type=PATH_TEXT)
+@click.argument("folder", metavar="DIR", type=PATH_TEXT)
 @click.option("--to", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option(
     "--flavour",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import PATH_TEXT, keep_blas_small
 from pyc.commands.screen import say
 from pyc.runtime.host.sizes import human_bytes, human_count
 from pyc.runtime.text.printable import printable
@@ -59,8 +59,11 @@ class RecipeContext:
 
 
 @click.command("init")
-@click.argument("checkpoint")
-@click.option("-o", "--output", metavar="FILE", default="model.yaml", show_default=True, help="The recipe to write.")
+@click.argument("checkpoint", type=PATH_TEXT)
+@click.option(
+    "-o", "--output", type=PATH_TEXT, metavar="FILE", default="model.yaml", show_default=True,
+    help="The recipe to write.",
+)
 @click.option("--scheme", help="How weights are stored, such as int8 or int4-g32 (default: by the model's size).")
 @click.option(
     "--preset",

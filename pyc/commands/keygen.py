@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.days import DAY, require_to_come
+from pyc.commands.opening import PATH_TEXT
 from pyc.commands.screen import tell
 
 if TYPE_CHECKING:
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 @click.command("keygen")
 @click.option("--name", default="default", show_default=True, help="What the recipe's artifact.key calls it.")
-@click.option("-o", "--output", metavar="FILE", help="Write the key to this new file instead of this machine's store.")
+@click.option(
+    "-o", "--output", type=PATH_TEXT, metavar="FILE",
+    help="Write the key to this new file instead of this machine's store.",
+)
 @click.option("--public", is_flag=True, help="Make nothing: print the public half of the key that a build would use.")
 @click.option("--key", "file", metavar="FILE", help="With --public: the key in this file.")
 @click.option("--expires", type=DAY, metavar="DATE", help="The last day on which the new key counts, as YYYY-MM-DD.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from pyc.runtime.text.printable import printable
 
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
 ARTIFACT_FILE = click.Path(path_type=Path, readable=False)
 """A file that a command opens as an artifact. That it cannot be read is said when it is opened (8): click would call it
 wrong usage (2)."""
+
+
+class _PathText(click.types.StringParamType):
+    """Text that names a file or a folder, or something else, such as a model on the hub: a shell completes the path."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """What tells the shell to complete files."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+PATH_TEXT = _PathText()
 
 _STANDARD_INPUTS = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 

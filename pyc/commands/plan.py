@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import PATH_TEXT, keep_blas_small
 from pyc.commands.screen import say, say_json, tell
 from pyc.commands.tables import entry_lines, print_table
 from pyc.runtime.host.sizes import human_bytes
@@ -23,7 +23,7 @@ INDENT = 14
 
 
 @click.command("plan")
-@click.argument("source", metavar="RECIPE")
+@click.argument("source", metavar="RECIPE", type=PATH_TEXT)
 @click.option(
     "--set",
     "overrides",

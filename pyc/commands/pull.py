@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import ArtifactPlace
+from pyc.commands.opening import PATH_TEXT, ArtifactPlace
 from pyc.commands.screen import say
 from pyc.commands.signatures import Signatures
 from pyc.commands.signers import allow_unsigned_option, require_one_answer, signers_of, whose_signature_option
@@ -20,7 +20,10 @@ _NAME = "model.pyca"
 
 @click.command("pull")
 @click.argument("artifact", metavar="URL", type=ArtifactPlace(reads_stdin=True))
-@click.option("-o", "--output", metavar="FILE", help="The file to write.  [default: the URL's last part, here]")
+@click.option(
+    "-o", "--output", type=PATH_TEXT, metavar="FILE",
+    help="The file to write.  [default: the URL's last part, here]",
+)
 @whose_signature_option
 @allow_unsigned_option
 @click.option("--force", is_flag=True, help="Replace a file that is no artifact.")

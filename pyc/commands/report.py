@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
+from pyc.commands.opening import ARTIFACT_FILE, PATH_TEXT, keep_blas_small
 from pyc.commands.reading import check_text
 from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
@@ -28,7 +28,7 @@ WORST = 5
 
 @click.command("report")
 @click.argument("artifact", type=ARTIFACT_FILE)
-@click.argument("source")
+@click.argument("source", type=PATH_TEXT)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with a heat map of layers and kinds, too.")
 @click.option(
     "--eval",

@@ -2,6 +2,7 @@
 
 import click
 
+from pyc.commands.opening import PATH_TEXT
 from pyc.commands.result_schemas import RESULTS, schema_of
 from pyc.commands.screen import tell
 
@@ -17,7 +18,10 @@ RECIPE = "recipe"
     show_default=True,
     help="Of what: model.yaml, or what the command so called prints with --json.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write it to this file instead of standard output.")
+@click.option(
+    "-o", "--output", type=PATH_TEXT, metavar="FILE",
+    help="Write it to this file instead of standard output.",
+)
 @click.option("--force", is_flag=True, help="Replace a file that is there even if it is not such a schema.")
 def command(what: str, output: str | None, force: bool) -> None:
     """Print the JSON schema of model.yaml, or of a command's JSON, or write it to a file.

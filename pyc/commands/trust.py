@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.days import DAY, require_to_come
+from pyc.commands.opening import PATH_TEXT
 from pyc.commands.screen import say, say_json
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def restore_subject(subject: str) -> None:
 
 
 @command.command("announce", short_help="Write a signed text about keys for other machines.")
-@click.option("-o", "--output", required=True, metavar="FILE", help="The file of the announcement.")
+@click.option("-o", "--output", type=PATH_TEXT, required=True, metavar="FILE", help="The file of the announcement.")
 @click.option("--trust", "trusted", multiple=True, metavar="KEY", help="Trust this public key: a line, or a file.")
 @click.option("--expire", "expired", multiple=True, metavar="FINGERPRINT=DATE", help="A key's last day.")
 @click.option("--revoke", "revoked", multiple=True, metavar="SUBJECT", help="A fingerprint, a digest or an artifact.")

@@ -391,6 +391,19 @@ def test_completion_that_has_no_answer_is_silent(shell, environment, monkeypatch
     assert (out if shell != "fish" else "", err) == ("", "")  # fish gives no index: its words are whole without it
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["build mo", "build model.yaml -o mo", "plan mo", "init mo", "attach mo", "attach a.pyca mo", "export mo",
+     "report a.pyca mo", "run mo", "verify mo", "pull https://h/m -o mo", "bundle a.pyca -o mo"],
+)  # fmt: skip
+def test_completion_has_the_shell_look_for_files(words, monkeypatch, capfd) -> None:
+    monkeypatch.setenv("_PYC_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"pyc {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert main([]) == 0
+    assert capfd.readouterr() == ("file,mo\n", "")
+
+
 def test_bash_completes_commands_and_options_as_the_quickstart_says(tmp_path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text("utf-8")
     line = re.search(r'eval "\$\(_PYC_COMPLETE=bash_source pyc\)"', page)
