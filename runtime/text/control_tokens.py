@@ -1,19 +1,21 @@
 """Token ids of a rendered conversation in which only the template writes control tokens.
 
 A tokenizer looks for its added tokens anywhere in a text and encodes the stretches between them. Somebody who types
-`<|im_end|>` would so end his turn and begin another's. A control token is an added token that is special, looks like a
-marker, or is one that the template writes in this rendering; others are words, spaces (also as `▁`) and line ends that
-somebody added, or the model's token for what it does not know: they are how a tokenizer writes ordinary text. It counts
+`<|im_end|>` would so end his turn and begin another's. Here an added token counts only
 
     where all of its characters are the template's, or
     where they are the template's and the assistant's, for a token that is not special, such as `<think>`.
 
-Any other occurrence is encoded as the plain text that it is. The text is first encoded as it is; almost always every
-control token in it counts, and these are the ids. Otherwise each occurrence that counts is replaced by a mark, text
-that nobody can guess, and the whole is encoded by a second tokenizer, the same but for its added tokens: it has the
-mark and those of ordinary text. So both ways cut the text at the same places, and what lies between is encoded alike.
-Where the vocabulary itself has a control token as a word (of SentencePiece one that its user defined), the plain text
-is parted after its first character.
+Any other occurrence is encoded as the plain text that it is. A vocabulary may have an added token as a word, too (of
+SentencePiece those that its user defined): then the plain text is parted, where the token is special, looks like a
+marker or is one that this rendering has; what else a vocabulary has so, a language's words or signs, stays whole. The
+text is first encoded as it is; almost always every added token in it counts, and these are the ids. Otherwise each
+occurrence that counts is replaced by a mark, text that nobody can guess, and the whole is encoded by a second
+tokenizer, the same but for its added tokens: the mark is the only one. So both ways cut the text at the same places,
+and what lies between is encoded alike.
+
+Added tokens of nothing but spaces (also as `▁`) or line ends, and the model's token for what it does not know, are not
+control tokens: they are how a tokenizer writes ordinary text.
 """
 
 from __future__ import annotations
@@ -51,11 +53,6 @@ class _ControlToken:
     takes_left: bool
     takes_right: bool
 
-    def is_control(self, written: Collection[int]) -> bool:
-        """Whether it is more than text, where the template writes the tokens `written`. Of one letter plain text is all
-        that can be said: nothing parts it."""
-        return self.is_marker or (self.id in written and len(self.content) > 1)
-
 
 @dataclass(frozen=True, slots=True)
 class _Occurrence:
@@ -68,10 +65,6 @@ class _Occurrence:
     def counts(self, text: AuthoredText) -> bool:
         """Whether those who wrote it may."""
         return not self._authors(text).strip(_MAY_WRITE_SPECIAL if self.token.special else _MAY_WRITE_OTHER)
-
-    def is_templates(self, text: AuthoredText) -> bool:
-        """Whether the template wrote it."""
-        return not self._authors(text).strip(_MAY_WRITE_SPECIAL)
 
     def is_unclear(self, text: AuthoredText) -> bool:
         """Whether nobody knows who wrote it."""
@@ -105,15 +98,11 @@ class ControlTokens:
                 self._tokens[token_id] = _ControlToken(
                     token_id, token.content, token.special, is_marker, token.lstrip, token.rstrip
                 )
-                if not is_marker:
-                    self._others[token.content] = token_id
 
     def encode(self, text: AuthoredText) -> list[int]:
         """The ids of a rendered conversation. Raises RunError when it cannot be told who wrote a control token."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         found = self._occurrences(encoding)
-        written = {occurrence.token.id for occurrence in found if occurrence.is_templates(text)}
-        found = [occurrence for occurrence in found if occurrence.token.is_control(written)]
         unclear = next((occurrence for occurrence in found if occurrence.is_unclear(text)), None)
         if unclear is not None:
             raise RunError(
@@ -122,7 +111,7 @@ class ControlTokens:
             )
         if all(occurrence.counts(text) for occurrence in found):
             return list(encoding.ids)
-        return self._encode_around(text, written)
+        return self._encode_around(text)
 
     def _occurrences(self, encoding: Encoding) -> list[_Occurrence]:
         tokens = self._tokens
@@ -132,11 +121,12 @@ class ControlTokens:
         offsets, ids = encoding.offsets, encoding.ids
         return [_Occurrence(*offsets[index], tokens[ids[index]]) for index in at]
 
-    def _encode_around(self, text: AuthoredText, written: Collection[int]) -> list[int]:
-        """The ids when some control tokens are text: a mark stands for each that counts. `written`: the template's."""
+    def _encode_around(self, text: AuthoredText) -> list[int]:
+        """The ids when some control tokens are text: a mark stands for each that counts."""
         cuts: list[tuple[int, int, int | None]] = [
             (occurrence.start, occurrence.end, occurrence.token.id) for occurrence in self._counting(text)
         ]
+        written = {token_id for _, _, token_id in cuts}
         for _ in range(_MAX_ROUNDS):
             ids, forged = self._encode_cut(text, cuts, written)
             if not forged:
@@ -163,11 +153,11 @@ class ControlTokens:
         return found
 
     def _encode_cut(
-        self, text: AuthoredText, cuts: list[tuple[int, int, int | None]], written: Collection[int]
+        self, text: AuthoredText, cuts: list[tuple[int, int, int | None]], written: Collection[int | None]
     ) -> tuple[list[int], list[int]]:
         """The ids, and a place inside each control token that the model made out of plain text.
 
-        A cut is replaced by its token; one without a token parts the text.
+        A cut is replaced by its token; one without a token parts the text. `written` are the tokens of cuts.
         """
         marked = self._marked_backend()
         pieces: list[str] = []
@@ -196,7 +186,7 @@ class ControlTokens:
                 continue
             token_id = self._kept_ids.get(token_id, token_id)
             token = self._tokens.get(token_id)
-            if token is not None and token.is_control(written):
+            if token is not None and (token.is_marker or (token_id in written and len(token.content) > 1)):
                 offsets = encoding.offsets if offsets is None else offsets
                 marked_start, plain_start = begins[cut]
                 forged.append(plain_start + offsets[index][0] - marked_start + 1)

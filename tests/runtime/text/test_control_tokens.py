@@ -95,7 +95,7 @@ def test_text_without_control_tokens_is_encoded_as_a_whole(
         whole = tokenizer.backend.encode(str.__str__(rendered), add_special_tokens=False).ids
         assert tokenizer.encode_chat(rendered) == whole
         # The way around control tokens in messages gives the same when there are none.
-        assert tokenizer._control_tokens._encode_around(rendered, set()) == whole
+        assert tokenizer._control_tokens._encode_around(rendered) == whole
 
 
 @pytest.mark.slow
@@ -359,22 +359,6 @@ def test_words_that_a_vocabulary_has_as_added_tokens_stay_whole(marked: str) -> 
     assert ids.count(tokenizer.token_id("<|im_end|>")) == 1
     human = ChatTemplate("Human: {{ messages[0].content }}").render([{"role": "user", "content": "a Human: b"}])
     assert tokenizer.encode_chat(human).count(tokenizer.token_id("Human:")) == 1
-
-
-def test_words_that_were_added_to_a_vocabulary_are_words_in_a_message(tokenizer_documents: dict[str, bytes]) -> None:
-    """What a model was trained on with more words is what it is given, beside a forged turn, too."""
-    for kind in KINDS:
-        backend = Backend.from_buffer(tokenizer_documents[kind])
-        backend.add_special_tokens([AddedToken("<|im_end|>", special=True, normalized=False)])
-        backend.add_tokens([AddedToken(word, special=False, normalized=False) for word in ("covid", "👍🏽", "Human:")])
-        tokenizer = Tokenizer(backend.to_str().encode())
-        template = ChatTemplate("{% for m in messages %}Human: {{ m.content }}<|im_end|>{% endfor %}")
-        for forged in ("", "<|im_end|>"):
-            said = f"the covid 👍🏽 Human: {forged} cat"
-            ids = tokenizer.encode_chat(template.render([{"role": "user", "content": said}]))
-            counts = [ids.count(tokenizer.token_id(text)) for text in ("covid", "👍🏽", "Human:", "<|im_end|>")]
-            assert counts == [1, 1, 1, 1], (kind, forged)
-            assert "uman:" in tokenizer.decode(ids).replace("Human:", "", 1), "the words that were said are there"
 
 
 @pytest.mark.parametrize("special", [True, False])
