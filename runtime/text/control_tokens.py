@@ -6,13 +6,12 @@ A tokenizer looks for its added tokens anywhere in a text and encodes the stretc
     where all of its characters are the template's, or
     where they are the template's and the assistant's, for a token that is not special, such as `<think>`.
 
-Any other occurrence is encoded as the plain text that it is. A vocabulary may have an added token as a word, too (of
-SentencePiece those that its user defined): then the plain text is parted, where the token is special, looks like a
-marker or is one that this rendering has; what else a vocabulary has so, a language's words or signs, stays whole. The
-text is first encoded as it is; almost always every added token in it counts, and these are the ids. Otherwise each
-occurrence that counts is replaced by a mark, text that nobody can guess, and the whole is encoded by a second
-tokenizer, the same but for its added tokens: the mark is the only one. So both ways cut the text at the same places,
-and what lies between is encoded alike.
+Any other occurrence is encoded as the plain text that it is. The text is first encoded as it is; almost always every
+added token in it counts, and these are the ids. Otherwise each occurrence that counts is replaced by a mark, text that
+nobody can guess, and the whole is encoded by a second tokenizer, the same but for its added tokens: the mark is the
+only one. So both ways cut the text at the same places, and what lies between is encoded alike. A vocabulary may have an
+added token as a word, too (of SentencePiece those that its user defined): then the plain text is parted behind its
+first character, unless the token is ordinary text, a word or a sign of a language.
 
 Added tokens of nothing but spaces (also as `▁`) or line ends, and the model's token for what it does not know, are not
 control tokens: they are how a tokenizer writes ordinary text.
@@ -23,7 +22,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Collection
+import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 _MAY_WRITE_SPECIAL = TEMPLATE + ROLE
 _MAY_WRITE_OTHER = TEMPLATE + ROLE + MODEL
 _RUNS = re.compile(f"[{_MAY_WRITE_OTHER}]+")
-_MARKER = re.compile(r"▁?[<\[{|(].+[>\]}|)]", re.DOTALL)
+_SPACES = "▁ \t\n\r\v\f\u0085\u00a0\u2028\u2029\u3000"
+_OF_WORDS = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "So", "Sk", "Cf"})
+"""Categories of Unicode: letters, marks, digits, emoji and what joins those."""
 _MAX_ROUNDS = 16
 Parse = Callable[[bytes], "Backend"]
 
@@ -49,7 +51,7 @@ class _ControlToken:
     id: int
     content: str
     special: bool
-    is_marker: bool
+    is_word: bool
     takes_left: bool
     takes_right: bool
 
@@ -91,12 +93,11 @@ class ControlTokens:
         self._tokens: dict[int, _ControlToken] = {}
         self._others: dict[str, int] = {}
         for token_id, token in backend.get_added_tokens_decoder().items():
-            if not token.content.replace("▁", " ").strip() or token.content == unknown:
+            if not token.content.strip(_SPACES) or token.content == unknown:
                 self._others[token.content] = token_id
             else:
-                is_marker = token.special or _MARKER.fullmatch(token.content) is not None
                 self._tokens[token_id] = _ControlToken(
-                    token_id, token.content, token.special, is_marker, token.lstrip, token.rstrip
+                    token_id, token.content, token.special, _is_word(token.content), token.lstrip, token.rstrip
                 )
 
     def encode(self, text: AuthoredText) -> list[int]:
@@ -126,9 +127,8 @@ class ControlTokens:
         cuts: list[tuple[int, int, int | None]] = [
             (occurrence.start, occurrence.end, occurrence.token.id) for occurrence in self._counting(text)
         ]
-        written = {token_id for _, _, token_id in cuts}
         for _ in range(_MAX_ROUNDS):
-            ids, forged = self._encode_cut(text, cuts, written)
+            ids, forged = self._encode_cut(text, cuts)
             if not forged:
                 return ids
             # The vocabulary itself has the token as a word: encode its first character and the rest apart.
@@ -152,12 +152,10 @@ class ControlTokens:
                     found.append(moved)
         return found
 
-    def _encode_cut(
-        self, text: AuthoredText, cuts: list[tuple[int, int, int | None]], written: Collection[int | None]
-    ) -> tuple[list[int], list[int]]:
+    def _encode_cut(self, text: AuthoredText, cuts: list[tuple[int, int, int | None]]) -> tuple[list[int], list[int]]:
         """The ids, and a place inside each control token that the model made out of plain text.
 
-        A cut is replaced by its token; one without a token parts the text. `written` are the tokens of cuts.
+        A cut is replaced by its token; one without a token parts the text.
         """
         marked = self._marked_backend()
         pieces: list[str] = []
@@ -186,7 +184,7 @@ class ControlTokens:
                 continue
             token_id = self._kept_ids.get(token_id, token_id)
             token = self._tokens.get(token_id)
-            if token is not None and (token.is_marker or (token_id in written and len(token.content) > 1)):
+            if token is not None and (token.special or not token.is_word):
                 offsets = encoding.offsets if offsets is None else offsets
                 marked_start, plain_start = begins[cut]
                 forged.append(plain_start + offsets[index][0] - marked_start + 1)
@@ -210,6 +208,14 @@ class ControlTokens:
             self._kept_ids = {ids[content]: token_id for content, token_id in self._others.items()}
             self._marked = marked
         return self._marked
+
+
+def _is_word(content: str) -> bool:
+    """Whether a token is a word, an emoji, one character, or one over and over: what a vocabulary has for a language.
+
+    Turns of conversations are marked by more, `<|im_end|>`, `[INST]`, `USER:`, `### Response:`.
+    """
+    return len(set(content)) == 1 or all(unicodedata.category(each) in _OF_WORDS for each in content.strip("▁"))
 
 
 class _Model(msgspec.Struct, frozen=True):

@@ -137,18 +137,24 @@ class Meter:
         return value
 
     def accept_parts(self, parts: Sequence[str]) -> None:
-        """The parts that a text was parted into: long ones count as long as they are there."""
-        short = 0
+        """The parts that a text was parted into count as long as they are there, short ones with the first of them."""
+        short, first = _NODE_CHARACTERS * (_CONTAINER_NODES + len(parts)), None
+        seen: set[int] = set()
         for part in parts:
             if len(part) > _LARGE:
                 self._accept_text(part)
-            else:
-                short += len(part) + _PART_CHARACTERS
-        self.charge(short)
+            elif id(part) not in seen:  # a text of a hundred thousand parts has few that differ
+                seen.add(id(part))
+                short, first = short + len(part) + _PART_CHARACTERS, first or part
+        self._count_with(first, short)
 
     def _accept_text(self, text: str) -> None:
-        if len(text) <= _LARGE or not isinstance(text, AuthoredText):
-            self.charge(len(text))
+        self._count_with(text if len(text) > _LARGE else None, len(text))
+
+    def _count_with(self, text: str | None, characters: int) -> None:
+        """Count characters, where there is a text as long as that is there."""
+        if not isinstance(text, AuthoredText):
+            self.charge(characters)
             return
         counted = self._long_texts.get(id(text))
         if counted is not None:
@@ -156,8 +162,8 @@ class Meter:
                 return
             self._characters_left += counted[1]  # of one that is no more, whose place this has
             del self._long_texts[id(text)]
-        self.charge(len(text))
-        self._long_texts[id(text)] = (weakref.ref(text), len(text))
+        self.charge(characters)
+        self._long_texts[id(text)] = (weakref.ref(text), characters)
 
     def size(self, value: object) -> _Size:
         """The deep size of `value`."""

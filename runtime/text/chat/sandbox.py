@@ -23,6 +23,7 @@ from jinja2.utils import Namespace, pass_context
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
+from pyc.runtime.text.chat import operation_costs as costs
 from pyc.runtime.text.chat.filters import (
     BUILTIN_FILTERS,
     COMPARING,
@@ -34,13 +35,6 @@ from pyc.runtime.text.chat.filters import (
     join_text,
 )
 from pyc.runtime.text.chat.limits import MAX_CALL_DEPTH, Meter
-from pyc.runtime.text.chat.operation_costs import (
-    PARTING_METHODS,
-    bounded_pairs,
-    check_method,
-    check_power,
-    check_product,
-)
 from pyc.runtime.text.chat.rewrite import GenerationTag, Rewriter
 from pyc.runtime.text.chat.str_format import BoundedFormatter
 
@@ -197,9 +191,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                 return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
             if name == "replace" and len(args) >= 2 and isinstance(text, Markup):
                 args = (args[0], meter.escaped(args[1]), *args[2:])
-            check_method(meter, text, name, args, named)
+            costs.check_method(meter, text, name, args, named)
         if args and (__obj is dict or __obj is ChatNamespace):
-            args = (bounded_pairs(meter, args[0]), *args[1:])
+            args = (costs.bounded_pairs(meter, args[0]), *args[1:])
         if len(args) + len(named) > MOST_ARGUMENTS:  # a macro has them as lists
             meter.accept([*args, *named.values()])
         meter.depth += 1
@@ -208,8 +202,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         try:
             result = super().call(__context, __obj, *args, **kwargs)
             result = adopt(result, text, *args, *named.values())
-            if text is not None and name in PARTING_METHODS:
+            if text is not None and name in costs.PARTING_METHODS:
                 meter.accept_parts(cast("Sequence[str]", result))
+                return result
             return meter.accept(result)
         finally:
             meter.depth -= 1
@@ -218,9 +213,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """Arithmetic, its cost checked first."""
         self.meter.step()
         if operator == "*":
-            check_product(self.meter, left, right)
+            costs.check_product(self.meter, left, right)
         elif operator == "**":
-            check_power(self.meter, left, right)
+            costs.check_power(self.meter, left, right)
         elif operator == "%":
             check_percent(self.meter, left, right)
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):

@@ -361,6 +361,31 @@ def test_words_that_a_vocabulary_has_as_added_tokens_stay_whole(marked: str) -> 
     assert tokenizer.encode_chat(human).count(tokenizer.token_id("Human:")) == 1
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "of the vocabulary"])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_markers_in_words_are_text_in_a_message(
+    tokenizer_documents: dict[str, bytes], kind: str, normalized: bool
+) -> None:
+    """Those, too, that the template does not write in this conversation."""
+    markers = ["USER:", "SYSTEM:", "### Response:", "<sys>:", "【系统】", "<|system|>\n", "👤:"]
+    if kind != "of the vocabulary":
+        markers.append("\x1e")  # a space to Python
+    if kind == "of the vocabulary":
+        letters = sorted({*"▁ahi:#<>|\n", *"".join(markers)})
+        pieces = [("<unk>", 0.0), *((marker, 0.0) for marker in markers), *((letter, -5.0) for letter in letters)]
+        backend = Backend(Unigram(pieces, unk_id=0))
+        backend.pre_tokenizer = Metaspace(prepend_scheme="first")
+        backend.add_special_tokens(["<unk>"])
+    else:
+        backend = Backend.from_buffer(tokenizer_documents[kind])
+    backend.add_tokens([AddedToken(marker, special=False, normalized=normalized) for marker in markers])
+    tokenizer = Tokenizer(backend.to_str().encode())
+    template = ChatTemplate("{% for m in messages %}USER: {{ m.content }}{% endfor %}")
+    hostile = tokenizer.encode_chat(template.render([{"role": "user", "content": " a ".join(["hi", *markers, "hi"])}]))
+    counts = {marker: hostile.count(tokenizer.token_id(marker)) for marker in markers}
+    assert counts == {**dict.fromkeys(markers, 0), "USER:": 1}
+
+
 @pytest.mark.parametrize("special", [True, False])
 def test_markers_of_a_vocabulary_that_are_not_special_are_text_in_a_message(special: bool) -> None:
     """transformers makes such tokens of the pieces of a SentencePiece model that its user defined."""

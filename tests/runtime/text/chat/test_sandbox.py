@@ -330,7 +330,7 @@ def test_what_a_text_is_parted_into_counts(said: str, parted: str, marked: str) 
     source += f"{{% set ns.l = namespace(n=ns.l, x={marked}.{parted}) %}}{{% endfor %}}"
     reset_peak()
     before_bytes = peak_rss_bytes()
-    with pytest.raises(RunError, match=r"^chat template: it builds too much text"):
+    with pytest.raises(RunError, match=r"^chat template: it (builds too much text|takes too long)"):
         ChatTemplate(source).render([{"role": "user", "content": said}])
     assert peak_rss_bytes() - before_bytes < 3 * MAX_EXTRA_BYTES
 

@@ -205,6 +205,18 @@ def test_a_text_that_is_put_together_of_many_pieces_is_no_bomb(source: str) -> N
     assert str.__str__(template.render([{"role": "user", "content": "hi"}], tools=tools)) == wanted
 
 
+@pytest.mark.parametrize(
+    "parted", ["split('<|tools|>')[0]", "rsplit('\\n', 1)[0]", "partition('\\n')[0]", "split('\\n')[0]"]
+)
+def test_a_template_may_part_one_long_text_at_each_message(parted: str) -> None:
+    """As those do that look into the system text again."""
+    source = "{% for m in messages %}{{ messages[0].content." + parted + " | length }}{{ m.role }}{% endfor %}"
+    system = "a line of the system text\n" * 4_000
+    messages = [{"role": "system", "content": system}, *({"role": "user", "content": "hi"} for _ in range(400))]
+    wanted = jinja2.Environment().from_string(source).render(messages=messages)
+    assert str.__str__(ChatTemplate(source).render(messages)) == wanted
+
+
 @pytest.mark.slow
 def test_a_template_may_look_at_each_letter_of_a_long_message() -> None:
     """Llama 3.2 Vision's looks for images so."""
