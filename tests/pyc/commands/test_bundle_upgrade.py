@@ -44,8 +44,8 @@ def said(script, venv, **variables):
 def installing(bundle, **variables):
     """run.sh of the bundle, which has read the requirements and waits in pip."""
     process = start(bundle / "run.sh", bundle / "venv", **variables)
-    until = time.monotonic() + 60
-    while not list(bundle.glob("venv.pyc-new.*/.pyc-requirements")):
+    until, size_bytes = time.monotonic() + 60, (bundle / "requirements.txt").stat().st_size
+    while not any(each.stat().st_size == size_bytes for each in bundle.glob("venv.pyc-new.*/.pyc-requirements")):
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.01)
     return process
