@@ -3,6 +3,8 @@
 import platform
 import re
 import sys
+import types
+from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -80,13 +82,21 @@ def test_an_executor_is_made_by_the_entry(fast):
     assert (made, fast) == ("executor", [ExecutorOptions(None, 3, 2)])
 
 
-def test_a_backend_that_is_asked_for():
+@pytest.fixture
+def onnxruntime_there(monkeypatch):
+    """The package is installed, as far as can be told without importing it."""
+    package = types.ModuleType("onnxruntime")
+    package.__spec__ = ModuleSpec("onnxruntime", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", package)
+
+
+def test_a_backend_that_is_asked_for(onnxruntime_there):
     onnx, plain = program("onnx", "onnxruntime"), program("cpu")
     assert choose_program((plain, onnx), None) is plain
     assert choose_program((plain, with_abi(onnx)), None, "onnx").backend == "onnx"
 
 
-def test_a_program_whose_package_is_not_installed_is_passed_over(monkeypatch):
+def test_a_program_whose_package_is_not_installed_is_passed_over(onnxruntime_there, monkeypatch):
     """As one of a GPU that is not there; asked for by name, or alone, it says what is missing."""
     onnx, plain = with_abi(program("onnx", "onnxruntime")), program("cpu")
     assert choose_program((onnx, plain), None) is onnx
