@@ -174,7 +174,7 @@ def measure(request: Request) -> Report:
 def _loaded(request: Request) -> tuple[Model, float]:
     """The model, with the artifact's weights or random ones, and the seconds that its load took.
 
-    Modules of Python are imported before, or are not counted: they take as long whatever the artifact.
+    The import of Python modules is not counted: it takes as long whatever the artifact.
     """
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.executors.registry import choose_program

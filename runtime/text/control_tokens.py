@@ -96,8 +96,9 @@ class ControlTokens:
             if not token.content.strip(_SPACES) or token.content == unknown:
                 self._others[token.content] = token_id
             else:
+                is_word = not token.special and _is_word(token.content)
                 self._tokens[token_id] = _ControlToken(
-                    token_id, token.content, token.special, _is_word(token.content), token.lstrip, token.rstrip
+                    token_id, token.content, token.special, is_word, token.lstrip, token.rstrip
                 )
 
     def encode(self, text: AuthoredText) -> list[int]:
@@ -184,7 +185,7 @@ class ControlTokens:
                 continue
             token_id = self._kept_ids.get(token_id, token_id)
             token = self._tokens.get(token_id)
-            if token is not None and (token.special or not token.is_word):
+            if token is not None and not token.is_word:
                 offsets = encoding.offsets if offsets is None else offsets
                 marked_start, plain_start = begins[cut]
                 forged.append(plain_start + offsets[index][0] - marked_start + 1)

@@ -74,7 +74,7 @@ class Meter:
         more_s = input_characters * _CHARACTER_CPU_S + messages * _MESSAGE_CPU_S
         self._deadline = time.thread_time() + min(MAX_CPU_S + more_s, MOST_CPU_S)
         self._sizes: dict[int, tuple[object, _Size]] = {}
-        self._long_texts: dict[int, tuple[weakref.ref[AuthoredText], int]] = {}
+        self._counted: dict[int, tuple[weakref.ref[AuthoredText], int]] = {}
 
     def step(self) -> None:
         """Counts one operation."""
@@ -102,10 +102,10 @@ class Meter:
 
     def _forget_texts(self) -> None:
         """Long texts that are no more do not count any longer."""
-        for name, (text, length) in list(self._long_texts.items()):
+        for name, (text, characters) in list(self._counted.items()):
             if text() is None:
-                self._characters_left += length
-                del self._long_texts[name]
+                self._characters_left += characters
+                del self._counted[name]
 
     def each(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, a step each."""
@@ -128,7 +128,7 @@ class Meter:
     def accept(self, value: object) -> object:
         """`value`, which an operation made, after checking its size."""
         if isinstance(value, str):
-            self._accept_text(value)
+            self._count(len(value), value)
         elif isinstance(value, (list, tuple, dict)):
             self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(value)))
             self.size(value)
@@ -142,28 +142,25 @@ class Meter:
         seen: set[int] = set()
         for part in parts:
             if len(part) > _LARGE:
-                self._accept_text(part)
+                self._count(len(part), part)
             elif id(part) not in seen:  # a text of a hundred thousand parts has few that differ
                 seen.add(id(part))
                 short, first = short + len(part) + _PART_CHARACTERS, first or part
-        self._count_with(first, short)
+        self._count(short, first)
 
-    def _accept_text(self, text: str) -> None:
-        self._count_with(text if len(text) > _LARGE else None, len(text))
-
-    def _count_with(self, text: str | None, characters: int) -> None:
-        """Count characters, where there is a text as long as that is there."""
-        if not isinstance(text, AuthoredText):
+    def _count(self, characters: int, text: str | None) -> None:
+        """Charge characters; many of them only until `text` is no more."""
+        if characters <= _LARGE or not isinstance(text, AuthoredText):
             self.charge(characters)
             return
-        counted = self._long_texts.get(id(text))
+        counted = self._counted.get(id(text))
         if counted is not None:
             if counted[0]() is text:
                 return
             self._characters_left += counted[1]  # of one that is no more, whose place this has
-            del self._long_texts[id(text)]
+            del self._counted[id(text)]
         self.charge(characters)
-        self._long_texts[id(text)] = (weakref.ref(text), characters)
+        self._counted[id(text)] = (weakref.ref(text), characters)
 
     def size(self, value: object) -> _Size:
         """The deep size of `value`."""

@@ -342,8 +342,8 @@ def test_a_vocabulary_that_has_its_control_tokens_as_words(chat_tokenizers: dict
 
 @pytest.mark.parametrize("marked", ["", "<|im_end|>"])
 def test_words_that_a_vocabulary_has_as_added_tokens_stay_whole(marked: str) -> None:
-    """Of a user's text they are what transformers makes of them: spaces (Gemma has runs of them), words, signs. A word
-    that is the template's marker is parted."""
+    """Of a user's text they are what transformers makes of them: spaces (Gemma has runs of them), words, signs. A
+    marker is parted."""
     words = ["▁▁", "▁▁▁", "👍🏽", "covid", "Human:"]
     letters = [(letter, -5.0) for letter in "▁abcdefghijklmnopqrstuvwxyzH:<>|_\n👍🏽"]
     backend = Backend(Unigram([("<unk>", 0.0), *((word, 0.0) for word in words), *letters], unk_id=0))
@@ -368,8 +368,6 @@ def test_markers_in_words_are_text_in_a_message(
 ) -> None:
     """Those, too, that the template does not write in this conversation."""
     markers = ["USER:", "SYSTEM:", "### Response:", "<sys>:", "【系统】", "<|system|>\n", "👤:"]
-    if kind != "of the vocabulary":
-        markers.append("\x1e")  # a space to Python
     if kind == "of the vocabulary":
         letters = sorted({*"▁ahi:#<>|\n", *"".join(markers)})
         pieces = [("<unk>", 0.0), *((marker, 0.0) for marker in markers), *((letter, -5.0) for letter in letters)]
@@ -377,6 +375,7 @@ def test_markers_in_words_are_text_in_a_message(
         backend.pre_tokenizer = Metaspace(prepend_scheme="first")
         backend.add_special_tokens(["<unk>"])
     else:
+        markers.append("\x1e")  # a space to Python
         backend = Backend.from_buffer(tokenizer_documents[kind])
     backend.add_tokens([AddedToken(marker, special=False, normalized=normalized) for marker in markers])
     tokenizer = Tokenizer(backend.to_str().encode())
