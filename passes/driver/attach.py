@@ -17,7 +17,14 @@ from pyc.models.catalog import load_model
 from pyc.passes.build_events import BuildEvent, log_note
 from pyc.passes.calibration.rounding import scaling_algorithms
 from pyc.passes.driver.build import BuildResult, build, parse
-from pyc.passes.driver.build_arguments import check_flags, check_overrides, check_path, check_progress, check_source
+from pyc.passes.driver.build_arguments import (
+    check_flags,
+    check_overrides,
+    check_path,
+    check_progress,
+    check_source,
+    check_trust,
+)
 from pyc.passes.driver.build_source import names_model
 from pyc.passes.driver.default_recipe import name_of, reference_from
 from pyc.passes.driver.ingest_recipe import source_of
@@ -26,6 +33,7 @@ from pyc.passes.driver.take_programs import TakenPrograms
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.policy import trust_of
 from pyc.runtime.errors import IngestError, LowerError, PycError, QuantizeError, RecipeError
 
 logger = logging.getLogger(__name__)
@@ -42,22 +50,24 @@ def attach(
     force: bool = False,
     download: bool = False,
     key: str | os.PathLike[str] | None = None,
+    trust: str = "required",
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> BuildResult:
     """Build what a recipe describes, its programs taken from the artifact `program`, which a trusted key has signed.
 
-    A checkpoint's folder, or a hub id, in place of a recipe is built as `program` was, without the adapters and the
-    tokenizer that its recipe names. The artifact is byte for byte that of `build` with the same recipe and key.
-    Arguments beside are those of `build`, and so are errors; LowerError says what differs where the programs are those
-    of another module.
+    `trust` says whose signature `program` needs, as `load` has it. A checkpoint's folder, or a hub id, in place of a
+    recipe is built as `program` was, without the adapters and the tokenizer that its recipe names. The artifact is byte
+    for byte that of `build` with the same recipe and key. Arguments beside are those of `build`, and so are errors;
+    LowerError says what differs where the programs are those of another module.
     """
     check_progress(progress)
     check_path(program, "program", may_lack=False)
     check_flags(use_cache=use_cache, force=force, download=download)
     check_source(source)
+    check_trust(trust)
     report = progress or log_note
     with open_artifact(program, mode="pread") as opened:
-        require_trusted(opened)
+        require_trusted(opened, None if trust == "required" else trust_of(trust))
         fitting: AbstractContextManager[None] = nullcontext()
         if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
             recipe = recipe_for(os.fspath(source), opened, overrides, lambda made: parse(made, (), download, report))

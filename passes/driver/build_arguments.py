@@ -57,6 +57,12 @@ def check_flags(**flags: object) -> None:
             raise RecipeError(str(error)) from None
 
 
+def check_trust(trust: object) -> None:
+    """Raise RecipeError unless `trust` is text."""
+    if not isinstance(trust, str):
+        _refuse("trust", trust, "a public key, or the path of a policy, as text")
+
+
 def check_workers(workers: object) -> int:
     """Return how many threads are meant: all CPUs that this process can use for None. Raises RecipeError."""
     if workers is None:

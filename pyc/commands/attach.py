@@ -2,7 +2,7 @@
 
 import click
 
-from pyc.commands.opening import PATH_TEXT, keep_blas_small
+from pyc.commands.opening import PATH_TEXT, keep_blas_small, trust_option
 from pyc.commands.screen import say, say_json
 
 
@@ -20,6 +20,7 @@ from pyc.commands.screen import say, say_json
 @click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")
 @click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
 @click.option("--key", metavar="FILE", help="Sign with the key in this file instead of the recipe's artifact.key.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, as `pyc build` does.")
 def command(
     program: str,
@@ -31,6 +32,7 @@ def command(
     force: bool,
     download: bool,
     key: str | None,
+    trust: str,
     as_json: bool,
 ) -> None:
     """Make the artifact of RECIPE with the compiled code of PROGRAM. No compiler is needed.
@@ -59,6 +61,7 @@ def command(
         force=force,
         download=download,
         key=key,
+        trust=trust,
         progress=True,
     )
     if as_json:

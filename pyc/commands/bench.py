@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyc.commands.opening import ArtifactPlace, keep_blas_small, mmap_option, mode_of
+from pyc.commands.opening import ArtifactPlace, keep_blas_small, mmap_option, mode_of, trust_option
 from pyc.commands.reading import check_text
 from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
@@ -81,6 +81,7 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
     "-r", "--repeat", type=click.IntRange(1, MAX_REPEAT), default=3, show_default=True, help="Times to measure."
 )
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
+@trust_option
 @mmap_option
 @click.option(
     "--random-weights", is_flag=True, help="Measure with random weights: artifacts of --program-only have no others."
@@ -98,6 +99,7 @@ def command(
     sentences: int,
     repeat: int,
     context: int | None,
+    trust: str,
     mmap: bool,
     random_weights: bool,
     markdown: bool,
@@ -124,11 +126,13 @@ def command(
     from pyc.commands.bench_report import documents, markdown_lines, text_lines
     from pyc.commands.bench_worker import Request
     from pyc.commands.tables import terminal_width
+    from pyc.runtime.artifact.trust.policy import check_read_often
     from pyc.runtime.host.machine import describe_machine
     from pyc.runtime.sources.places import address_of
 
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
+    check_read_often(trust, "--trust")
     plans: list[tuple[Subject, Request]] = []
     for option, names in (("--isa", isa), ("--backend", backends)):
         for name in names:
@@ -143,6 +147,7 @@ def command(
             artifact=address_of(artifact),
             header_sha256=digest,
             mode=mode_of(mmap),
+            trust=trust,
             threads=None,
             isa=None,
             backend=None,

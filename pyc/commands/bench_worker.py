@@ -47,6 +47,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     artifact: str
     header_sha256: bytes
     mode: Literal["mmap", "pread"]
+    trust: str
     threads: int | None
     isa: str | None
     backend: str | None
@@ -195,7 +196,12 @@ def _loaded(request: Request) -> tuple[Model, float]:
 
             weights = random_weights(artifact)
         options = LoadOptions(
-            request.threads, request.isa, request.backend, context=request.context, random_weights=weights
+            request.threads,
+            request.isa,
+            request.backend,
+            context=request.context,
+            trust=request.trust,
+            random_weights=weights,
         )
         model = model_of(load_executor(artifact, options))
         return model, opened_s + time.perf_counter() - start

@@ -100,13 +100,15 @@ def attach(
     force: bool = False,
     download: bool = False,
     key: "str | os.PathLike[str] | None" = None,
+    trust: str = "required",
     progress: "Callable[[BuildEvent], None] | bool | None" = None,
 ) -> "BuildResult":
     """Build what a recipe describes with the compiled code of the artifact `program`; no compiler is needed.
 
-    `program`, with weights or without, has to be signed by a trusted key. A checkpoint's folder or a hub id as `source`
-    is built with the recipe of `program`, without its adapters. Arguments beside, and errors, are those of `build`; a
-    LowerError says what differs where the programs were compiled from another module.
+    `program`, with weights or without, has to be signed by a trusted key, or as `trust` says (see `load`). A
+    checkpoint's folder or a hub id as `source` is built with the recipe of `program`, without its adapters. Arguments
+    beside, and errors, are those of `build`; a LowerError says what differs where the programs were compiled from
+    another module.
     """
 
     if callable(progress):
@@ -126,6 +128,7 @@ def attach(
             force=force,
             download=download,
             key=key,
+            trust=trust,
             progress=report,
         )
 

@@ -18,6 +18,7 @@ from pyc.commands.opening import (
     mode_of,
     open_ahead,
     provider_option,
+    trust_option,
 )
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import say, tell
@@ -62,6 +63,7 @@ TELL_EVERY_S = 10.0
 @click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
 @backend_option
 @provider_option
+@trust_option
 @mmap_option
 def command(
     artifacts: tuple[Place, ...],
@@ -77,6 +79,7 @@ def command(
     isa: str | None,
     backend: str | None,
     providers: tuple[tuple[str, dict[str, str]], ...],
+    trust: str,
     mmap: bool,
 ) -> None:
     """Measure how well each ARTIFACT predicts a text: its perplexity, and with --reference how far it is from that.
@@ -97,6 +100,7 @@ def command(
     from pyc import __version__
     from pyc.commands.eval_text import text_lines
     from pyc.commands.tables import terminal_width
+    from pyc.runtime.artifact.trust.policy import check_read_often
     from pyc.runtime.measure.evaluation import Passage, evaluate
     from pyc.runtime.measure.quality_report import document_text
     from pyc.runtime.measure.scoring import names_of
@@ -106,11 +110,12 @@ def command(
         raise click.UsageError("--force is for --html")
     for path in artifacts:
         check_text(str(path), "ARTIFACT")
+    check_read_often(trust, "--trust")
     recipe = None if reference is None else _recipe(reference)
     read = (*(path for path in artifacts if isinstance(path, Path)), text_file, *_reference_files(reference, recipe))
     page = None if html is None else _page_file(html, read, force=force)
     text = read_text(text_file, waits_for="the text to score")
-    how = _How(threads, isa, backend, providers, mode_of(mmap))
+    how = _How(threads, isa, backend, providers, trust, mode_of(mmap))
     with contextlib.ExitStack() as stack:
         window = _window(artifacts, context, reference)
         shown = [] if reference is None else [str(place_of(reference))]
@@ -144,9 +149,11 @@ class _How:
         isa: str | None,
         backend: str | None,
         providers: tuple[tuple[str, dict[str, str]], ...],
+        trust: str,
         mode: Mode,
     ) -> None:
-        self.threads, self.isa, self.backend, self.providers, self.mode = threads, isa, backend, providers, mode
+        self.threads, self.isa, self.backend, self.providers = threads, isa, backend, providers
+        self.trust, self.mode = trust, mode
 
 
 def _window(artifacts: tuple[Place, ...], context: int | None, reference: str | None) -> int:
@@ -193,6 +200,7 @@ def _loaded(path: Place, name: str, window: int, how: _How) -> Iterator[Candidat
             isa=how.isa,
             backend=how.backend,
             providers=how.providers,
+            trust=how.trust,
             context=window if info.kind == "decoder" else None,
         )
         used = model.program.backend if model.program is not None else None
@@ -223,7 +231,12 @@ def _baseline(
                     f"{place}: its context is {most}, and windows have {window} tokens; give a smaller "
                     "--context, or build the reference with a larger shapes.context"
                 )
-            model = load(opened, threads=how.threads, context=window if info.kind == "decoder" else None)
+            model = load(
+                opened,
+                threads=how.threads,
+                trust=how.trust,
+                context=window if info.kind == "decoder" else None,
+            )
         with model:
             yield Baseline(name, model, "artifact")
         return

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
+from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small, trust_option
 from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
 from pyc.runtime.host.sizes import human_bytes
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.argument("artifact", type=ARTIFACT_FILE, required=False)
 @click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to tune.  [default: the best this CPU runs]")
+@trust_option
 @click.option("--rounds", type=click.IntRange(min=3), default=15, show_default=True, help="Times to try a candidate.")
 @click.option("--force", is_flag=True, help="Tune with a model that fits the caches, too.")
 @click.option("--forget", is_flag=True, help="Forget what was found on this kind of CPU instead.")
@@ -29,6 +30,7 @@ def command(
     artifact: Path | None,
     threads: int | None,
     isa: str | None,
+    trust: str,
     rounds: int,
     force: bool,
     forget: bool,
@@ -66,7 +68,7 @@ def command(
     with open_artifact(artifact) as opened:
         if not force:
             _require_large(opened)
-        with load(opened, threads=threads, isa=isa) as model:
+        with load(opened, threads=threads, isa=isa, trust=trust) as model:
             variant = model.executor.isa
             try:
                 distances, findings = tune_distances(model, usual_distances(), rounds=rounds, progress=_show_share)

@@ -124,7 +124,7 @@ def _machine_policy(home: Path | None) -> Policy:
         if named == "":  # a service whose setting is lost must not fall back to a weaker policy
             raise ArtifactError(f"${VARIABLE}: is set, but empty; give it a policy's file, or unset it")
         if named:
-            _refuse_pipe(Path(named))
+            _refuse_pipe(Path(named), f"${VARIABLE}: {named}")
             return read_policy(Path(named))
         home = find_home_directory()
     path = home / "policy.toml" if home else None
@@ -134,7 +134,14 @@ def _machine_policy(home: Path | None) -> Policy:
     return read_policy(path)
 
 
-def _refuse_pipe(path: Path) -> None:
+def check_read_often(text: str, option: str) -> None:
+    """Raise TrustError where the words that `trust_of` takes name a pipe, for a command that asks more than once."""
+    if not text.startswith(f"{KEY_TYPE} "):
+        with deciding():
+            _refuse_pipe(Path(text), f"{option} {text[:200]}")
+
+
+def _refuse_pipe(path: Path, where: str) -> None:
     """Raise ArtifactError for a pipe: the second of two questions would find it empty."""
     try:
         is_pipe = stat.S_ISFIFO(path.stat().st_mode)
@@ -142,8 +149,8 @@ def _refuse_pipe(path: Path) -> None:
         return
     if is_pipe:
         raise ArtifactError(
-            f"${VARIABLE}: {path} is a pipe, which can be read once, and a policy is read as often as it is asked for; "
-            "write it to a file that only you may write to, and name that"
+            f"{where} is a pipe, which can be read once, and a policy is read as often as it is asked for; write it to "
+            "a file that only you may write to, and name that"
         )
 
 

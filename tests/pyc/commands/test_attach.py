@@ -22,6 +22,8 @@ from pyc.passes.driver.attach import attach
 from pyc.passes.driver.build import build
 from pyc.passes.driver.build_programs import build_programs
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.keys import PublicKey
+from pyc.runtime.errors import RecipeError, UntrustedArtifactError
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.host import extras
 from pyc.runtime.model import load
@@ -379,6 +381,14 @@ def test_only_a_trusted_program_is_taken(base, program, write, tmp_path, monkeyp
     monkeypatch.setenv("PYC_HOME", str(tmp_path / "other_home"))
     assert pyc("attach", program, source, "-o", tmp_path / "out.pyca")[0] == 12
     assert not (tmp_path / "out.pyca").exists()
+    with open_artifact(program) as opened:
+        signer = PublicKey(opened.signature.public_key).text()
+    assert pyc("attach", program, source, "-o", tmp_path / "out.pyca", "--trust", signer)[0] == 0
+    with pytest.raises(UntrustedArtifactError, match="expected key"):
+        attach(program, source, output=tmp_path / "other.pyca", trust=PublicKey(bytes(range(32))).text())
+    with pytest.raises(RecipeError, match="trust: got 5, expected a public key, or the path of a policy"):
+        attach(program, source, output=tmp_path / "other.pyca", trust=5)
+    assert not (tmp_path / "other.pyca").exists()
 
 
 @pytest.mark.parametrize(
