@@ -35,6 +35,8 @@ Form = Literal["dir", "tar", "oci"]
 ARTIFACT = "model.pyca"
 _PROGRAMS = ("install.sh", "run.sh", "health.sh")
 _TEXTS = ("pyc.service", "Containerfile", "README.md")
+_OF_ALL = frozenset(["asimd"])
+"""Features that every CPU of an architecture has, of those that programs ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +92,24 @@ def _runtime(
 ) -> list[BundleFile]:
     """The wheels, their licences, and the requirements that name them."""
     _require_this_runtime(programs, opened)
-    backends = [program.backend for program in programs]
-    before_cpu = backends[: backends.index("cpu")] if "cpu" in backends else backends
-    extras: tuple[str, ...] = ("onnx",) if "onnx" in before_cpu else ()  # the first that runs there is taken
-    versions = pins(options.target, extras)
+    versions = pins(options.target, extras_for(programs))
     folder = options.wheels
     if folder is None:
         folder = stack.enter_context(work_folder("wheels"))
         fetch_wheels(folder, options.target, versions)
     wheels = wheel_files(folder, options.target, versions)
     return [*wheels, requirements(wheels, versions), *licences(wheels)]
+
+
+def extras_for(programs: tuple[Program, ...]) -> tuple[str, ...]:
+    """The extras of pyc that the runtime needs for programs of its machine.
+
+    It takes the first that runs. A program for CPUs always does that asks for what all have; one that asks for more may
+    give way to ONNX Runtime behind it.
+    """
+    always = (index for index, each in enumerate(programs) if each.backend == "cpu" and set(each.features) <= _OF_ALL)
+    tried = programs[: next(always, len(programs))]
+    return ("onnx",) if any(each.backend == "onnx" for each in tried) else ()
 
 
 def _programs_for(target: Target, opened: Artifact) -> tuple[Program, ...]:
