@@ -6,89 +6,25 @@ transformers (no HTML escapes). So `safe` and `escape` return Markup (authored_m
 """
 
 import html
-import itertools
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from jinja2 import filters as builtin
-from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, Undefined
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, mark
-from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive, is_templates, percent_fields
+from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive, is_templates
+from pyc.runtime.text.chat import filter_costs as costs
 from pyc.runtime.text.chat.limits import Meter
+from pyc.runtime.text.chat.operation_costs import TEXT
 
-Check = Callable[[Meter, tuple[object, ...], Mapping[str, object]], None]
 Function = Callable[..., object]
 
-MAX_WIDTH = 4096
 _NOTHING = AuthoredText("", TEMPLATE)
 _LINE_END = AuthoredText("\n", TEMPLATE)
 MAX_INDENT = 16
-MAX_ATTRIBUTE = 256
-LONGEST_ENTITY = 5
-_NUMBER = 640  # characters of the longest
-_ROW = 8
-_WORD = 8
-_LINE = 24
-_TEXT = 64
-"""That an object of a text takes as much as."""
-_LONG_NUMBER = re.compile(r"\d{4,}")
-_DIGITS = re.compile(r"\d+")
-
-
-def check_dunder(name: object) -> None:
-    """Refuse Python's own names at once, whether the object has them or not."""
-    if isinstance(name, str) and name.startswith("__"):
-        raise SecurityError(f"access to {name!r} is not allowed")
-
-
-def check_width(meter: Meter, width: object) -> None:
-    """A field width: at most 4096."""
-    if isinstance(width, int) and abs(width) > MAX_WIDTH:
-        raise RunError(f"chat template: a field width above {MAX_WIDTH}")
-
-
-def check_attribute(attribute: object) -> None:
-    """What filters take for `attribute`, which jinja2 parts at points and commas."""
-    if isinstance(attribute, str) and len(attribute) > MAX_ATTRIBUTE:
-        raise RunError(f"chat template: an attribute of more than {MAX_ATTRIBUTE} characters")
-
-
-def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
-    """The size of text.replace(old, new)."""
-    if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
-        times = text.count(old) if old else len(text) + 1
-        meter.reserve(len(text) + times * max(0, len(new) - len(old)))
-
-
-def check_percent(meter: Meter, template: object, values: object) -> None:
-    """The field widths of a %-format, and the size of what it builds."""
-    if not isinstance(template, str):
-        return
-    given = list(values) if isinstance(values, (list, tuple)) else [values]
-    if isinstance(values, Mapping):
-        given = []
-    meter.charge(_TEXT * template.count("%"))
-    widths = 0
-    for field in percent_fields(template):
-        meter.step()
-        if "*" in field.size or _LONG_NUMBER.search(field.size):
-            raise RunError("chat template: a format with a field width of four digits or '*'")
-        widths += sum(map(int, _DIGITS.findall(field.size)))
-        if isinstance(values, Mapping):  # a format may name one value many times
-            given.append(values if field.name is None else values.get(field.name))
-    shown = sum(_NUMBER if isinstance(value, (int, float)) else meter.size(value).characters for value in given)
-    meter.charge(len(template) + widths + shown * (LONGEST_ENTITY if isinstance(template, Markup) else 1))
-
-
-def check_format_spec(spec: str) -> None:
-    """The field widths of a str.format field."""
-    if _LONG_NUMBER.search(spec):
-        raise RunError("chat template: a format with a field width of four digits")
 
 
 def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert: bool) -> str:
@@ -115,7 +51,7 @@ def _join(context: Context, value: object, d: object = _NOTHING, attribute: str 
     meter = meter_of(context)
     if isinstance(value, Undefined):
         return ""
-    check_attribute(attribute)
+    costs.check_attribute(attribute)
     values = cast("Iterable[object]", value)
     if attribute is not None:
         values = map(builtin.make_attrgetter(context.environment, attribute), values)
@@ -186,13 +122,13 @@ def _sort(
     values = list(meter.each(value))
     meter.accept(values)
     meter.pass_over(values)
-    check_attribute(attribute)
+    costs.check_attribute(attribute)
     if attribute is None:
-        meter.charge(_TEXT * len(values) + meter.size(values).characters)
+        meter.charge(TEXT * len(values) + meter.size(values).characters)
     else:
         keys_of = builtin.make_multi_attrgetter(context.environment, attribute)
         for key in (key for each in values for key in keys_of(each)):
-            meter.charge(_TEXT + (len(key) if isinstance(key, str) else 0))
+            meter.charge(TEXT + (len(key) if isinstance(key, str) else 0))
     return builtin.do_sort(context.environment, values, reverse, case_sensitive, attribute)
 
 
@@ -212,7 +148,7 @@ def _striptags(value: object) -> str:
 
 
 def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
-    check_attribute(attribute)
+    costs.check_attribute(attribute)
     if attribute is not None:
         iterable = map(builtin.make_attrgetter(context.environment, attribute), iterable)
     meter = meter_of(context)
@@ -228,147 +164,46 @@ def _sum(context: Context, iterable: Iterable[object], attribute: str | int | No
     return total
 
 
-def _check_center(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    for width in (*args[1:2], *kwargs.values()):
-        check_width(meter, width)
-
-
-def _check_indent(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    width = args[1] if len(args) > 1 else kwargs.get("width", 4)
-    columns = width if isinstance(width, int) else len(width) if isinstance(width, str) else 0
-    check_width(meter, columns)
-    text = args[0]
-    if isinstance(text, str):
-        lines = str.splitlines(text)
-        meter.charge(len(text) + (len(lines) + 1) * max(columns, 0) + _LINE * sum(map(bool, lines)))
-        meter.pass_over(lines)
-
-
-def _check_replace(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    given = [meter.text(value) for value in (*args, *(kwargs[name] for name in ("old", "new") if name in kwargs))]
-    if len(given) >= 3:
-        check_replace(meter, given[0], given[1], given[2])
-
-
-def _check_format(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    check_percent(meter, args[0], kwargs or args[1:])
-
-
-def _check_round(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    precision = args[1] if len(args) > 1 else kwargs.get("precision", 0)
-    if not isinstance(precision, int) or abs(precision) > 20:
-        raise RunError("chat template: round to more than 20 digits")
-
-
-def _check_attr(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """ChatEnvironment.getattr looks at what the object has."""
-    for name in (*args[1:], *kwargs.values()):
-        check_dunder(name)
-
-
-def _check_each(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """For filters that go over all values, or letters."""
-    meter.pass_over(args[0])
-    check_attribute(args[1] if len(args) > 1 else kwargs.get("attribute"))
-
-
-def _check_compared(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """For filters that make a text of each value, to compare it with others, and then leave it."""
-    meter.pass_over(args[0])
-    meter.compare(meter.size(args[0]).characters)
-    check_attribute(args[2] if len(args) > 2 else kwargs.get("attribute"))
-
-
-def _check_unique(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """For `unique`, which has a set of the values, or of what they have for an attribute."""
-    _check_compared(meter, args, kwargs)
-    attribute = args[2] if len(args) > 2 else kwargs.get("attribute")
-    if attribute is not None:
-        meter.hash_all(itertools.repeat(None, sum(1 for _ in cast("Iterable[object]", args[0]))))
-    elif not isinstance(args[0], str):
-        meter.hash_all(cast("Iterable[object]", args[0]))
-
-
-def _check_words(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """For filters that part a text into words."""
-    text = meter.text(args[0])
-    meter.charge(_WORD * len(text))
-    meter.pass_over(text, 0.25)
-
-
-def _check_rows(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """For filters that make rows: how many, or of how many."""
-    meter.pass_over(args[0])
-    if isinstance(args[0], (str, list, tuple, dict)):
-        meter.charge(_TEXT * len(args[0]))
-    for value in (*args[1:2], *(kwargs[name] for name in ("linecount", "slices") if name in kwargs)):
-        if isinstance(value, int):
-            meter.charge(_ROW * value if value > 0 else 0)
-
-
-def _check_trim(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    meter.search(meter.text(args[0]), args[1] if len(args) > 1 else kwargs.get("chars"))
-
-
-def _check_url(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """A character is at most four bytes, each `%XX`."""
-    if not isinstance(args[0], (str, int, float, dict, list, tuple, Undefined, type(None))):
-        raise RunError("chat template: urlencode of something other than a text, a mapping or a list of pairs")
-    meter.charge(12 * meter.size(args[0]).characters)
-
-
-def _check_text(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """For filters that call str() on their input."""
-    meter.text(args[0])
-
-
-def _no_check(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """For filters whose result is at most a few times their input."""
-
-
-COMPARING = (_check_compared, _check_unique)
-"""For filters that look at all values before they give one: what is made as they ask is a list first."""
-
 # name: jinja2's implementation, what to check before it runs
-BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
-    "abs": (abs, _no_check),
-    "attr": (builtin.do_attr, _check_attr),
-    "batch": (builtin.do_batch, _check_rows),
-    "capitalize": (builtin.do_capitalize, _check_text),
-    "center": (builtin.do_center, _check_center),
-    "count": (len, _no_check),
-    "d": (builtin.do_default, _no_check),
-    "default": (builtin.do_default, _no_check),
-    "dictsort": (builtin.do_dictsort, _check_compared),
-    "first": (builtin.do_first, _no_check),
-    "float": (builtin.do_float, _no_check),
-    "format": (builtin.do_format, _check_format),
-    "indent": (_indent, _check_indent),
-    "int": (builtin.do_int, _no_check),
-    "items": (builtin.do_items, _no_check),
-    "last": (builtin.do_last, _no_check),
-    "length": (len, _no_check),
-    "list": (builtin.sync_do_list, _check_each),
-    "lower": (builtin.do_lower, _check_text),
-    "map": (builtin.sync_do_map, _check_each),
-    "max": (builtin.do_max, _check_compared),
-    "min": (builtin.do_min, _check_compared),
-    "reject": (builtin.sync_do_reject, _check_each),
-    "rejectattr": (builtin.sync_do_rejectattr, _check_each),
-    "replace": (builtin.do_replace, _check_replace),
-    "reverse": (builtin.do_reverse, _no_check),
-    "round": (builtin.do_round, _check_round),
-    "select": (builtin.sync_do_select, _check_each),
-    "selectattr": (builtin.sync_do_selectattr, _check_each),
-    "slice": (builtin.sync_do_slice, _check_rows),
-    "striptags": (_striptags, _check_words),
-    "title": (builtin.do_title, _check_words),
-    "trim": (builtin.do_trim, _check_trim),
-    "truncate": (builtin.do_truncate, _check_text),
-    "unique": (builtin.do_unique, _check_unique),
-    "upper": (builtin.do_upper, _check_text),
-    "urlencode": (builtin.do_urlencode, _check_url),
-    "wordcount": (builtin.do_wordcount, _check_words),
+BUILTIN_FILTERS: dict[str, tuple[Function, costs.Check]] = {
+    "abs": (abs, costs.no_check),
+    "attr": (builtin.do_attr, costs.check_attr),
+    "batch": (builtin.do_batch, costs.check_rows),
+    "capitalize": (builtin.do_capitalize, costs.check_text),
+    "center": (builtin.do_center, costs.check_center),
+    "count": (len, costs.no_check),
+    "d": (builtin.do_default, costs.no_check),
+    "default": (builtin.do_default, costs.no_check),
+    "dictsort": (builtin.do_dictsort, costs.check_compared),
+    "first": (builtin.do_first, costs.no_check),
+    "float": (builtin.do_float, costs.no_check),
+    "format": (builtin.do_format, costs.check_format),
+    "indent": (_indent, costs.check_indent),
+    "int": (builtin.do_int, costs.no_check),
+    "items": (builtin.do_items, costs.no_check),
+    "last": (builtin.do_last, costs.no_check),
+    "length": (len, costs.no_check),
+    "list": (builtin.sync_do_list, costs.check_each),
+    "lower": (builtin.do_lower, costs.check_text),
+    "map": (builtin.sync_do_map, costs.check_each),
+    "max": (builtin.do_max, costs.check_compared),
+    "min": (builtin.do_min, costs.check_compared),
+    "reject": (builtin.sync_do_reject, costs.check_each),
+    "rejectattr": (builtin.sync_do_rejectattr, costs.check_each),
+    "replace": (builtin.do_replace, costs.check_replacement),
+    "reverse": (builtin.do_reverse, costs.no_check),
+    "round": (builtin.do_round, costs.check_round),
+    "select": (builtin.sync_do_select, costs.check_each),
+    "selectattr": (builtin.sync_do_selectattr, costs.check_each),
+    "slice": (builtin.sync_do_slice, costs.check_rows),
+    "striptags": (_striptags, costs.check_words),
+    "title": (builtin.do_title, costs.check_words),
+    "trim": (builtin.do_trim, costs.check_trim),
+    "truncate": (builtin.do_truncate, costs.check_text),
+    "unique": (builtin.do_unique, costs.check_unique),
+    "upper": (builtin.do_upper, costs.check_text),
+    "urlencode": (builtin.do_urlencode, costs.check_url),
+    "wordcount": (builtin.do_wordcount, costs.check_words),
 }
 
 # name: an implementation of ours, which does its own accounting

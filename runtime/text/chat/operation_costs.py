@@ -1,11 +1,25 @@
-"""What the methods of texts and the operators of chat templates cost, checked before they run."""
+"""What methods of texts and operators cost in chat templates, checked before they run. Checks raise RunError."""
 
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from pyc.runtime.text.chat.filters import check_replace, check_width
+from jinja2.exceptions import SecurityError
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.text.authored_markup import Markup
+from pyc.runtime.text.authored_text import percent_fields
 from pyc.runtime.text.chat.limits import Meter
+
+MAX_WIDTH = 4096
+LONGEST_ENTITY = 5
+TEXT = 64
+"""That an object of a text takes as much as."""
+_NUMBER = 640
+"""Characters of the longest."""
+_LONG_NUMBER = re.compile(r"\d{4,}")
+_DIGITS = re.compile(r"\d+")
 
 WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
 SEARCH_METHODS = frozenset({"rfind", "rindex", "rpartition", "rsplit", "strip", "lstrip", "rstrip"})
@@ -15,10 +29,16 @@ PARTING_METHODS = SPLIT_METHODS | {"partition", "rpartition"}
 _LONG = 4096
 
 
+def check_dunder(name: object) -> None:
+    """Refuse Python's own names at once, whether the object has them or not."""
+    if isinstance(name, str) and name.startswith("__"):
+        raise SecurityError(f"access to {name!r} is not allowed")
+
+
 def check_method(
     meter: Meter, text: str, name: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> None:
-    """The cost of `text.name(*args, **kwargs)`. Raises RunError."""
+    """The cost of `text.name(*args, **kwargs)`."""
     if name in WIDTH_METHODS:
         check_width(meter, args[0] if args else None)
     elif name == "replace" and len(args) >= 2:
@@ -30,7 +50,7 @@ def check_method(
 
 
 def bounded_pairs(meter: Meter, pairs: object) -> object:
-    """What dict() and namespace() take, a mapping or pairs, its keys counted. Raises RunError."""
+    """What dict() and namespace() take, a mapping or pairs, its keys counted."""
     if isinstance(pairs, Mapping):
         meter.hash_all(pairs)
         return pairs
@@ -40,7 +60,7 @@ def bounded_pairs(meter: Meter, pairs: object) -> object:
 
 
 def check_product(meter: Meter, left: object, right: object) -> None:
-    """The size of left * right. Raises RunError."""
+    """The size of left * right."""
     for value, times in ((left, right), (right, left)):
         if isinstance(value, (str, list, tuple)) and isinstance(times, int):
             meter.reserve(meter.size(value).characters * max(times, 0))
@@ -49,6 +69,45 @@ def check_product(meter: Meter, left: object, right: object) -> None:
 
 
 def check_power(meter: Meter, base: object, exponent: object) -> None:
-    """The size of base ** exponent. Raises RunError."""
+    """The size of base ** exponent."""
     if isinstance(base, int) and isinstance(exponent, int):
         meter.check_integer_bits(base.bit_length() * abs(operator.index(exponent)))
+
+
+def check_width(meter: Meter, width: object) -> None:
+    """A field width: at most 4096."""
+    if isinstance(width, int) and abs(width) > MAX_WIDTH:
+        raise RunError(f"chat template: a field width above {MAX_WIDTH}")
+
+
+def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
+    """The size of text.replace(old, new)."""
+    if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
+        times = text.count(old) if old else len(text) + 1
+        meter.reserve(len(text) + times * max(0, len(new) - len(old)))
+
+
+def check_percent(meter: Meter, template: object, values: object) -> None:
+    """The field widths of a %-format, and the size of what it builds."""
+    if not isinstance(template, str):
+        return
+    given = list(values) if isinstance(values, (list, tuple)) else [values]
+    if isinstance(values, Mapping):
+        given = []
+    meter.charge(TEXT * template.count("%"))
+    widths = 0
+    for field in percent_fields(template):
+        meter.step()
+        if "*" in field.size or _LONG_NUMBER.search(field.size):
+            raise RunError("chat template: a format with a field width of four digits or '*'")
+        widths += sum(map(int, _DIGITS.findall(field.size)))
+        if isinstance(values, Mapping):  # a format may name one value many times
+            given.append(values if field.name is None else values.get(field.name))
+    shown = sum(_NUMBER if isinstance(value, (int, float)) else meter.size(value).characters for value in given)
+    meter.charge(len(template) + widths + shown * (LONGEST_ENTITY if isinstance(template, Markup) else 1))
+
+
+def check_format_spec(spec: str) -> None:
+    """The field widths of a str.format field."""
+    if _LONG_NUMBER.search(spec):
+        raise RunError("chat template: a format with a field width of four digits")

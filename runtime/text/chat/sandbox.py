@@ -24,16 +24,8 @@ from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
 from pyc.runtime.text.chat import operation_costs as costs
-from pyc.runtime.text.chat.filters import (
-    BUILTIN_FILTERS,
-    COMPARING,
-    OWN_FILTERS,
-    Check,
-    Function,
-    check_dunder,
-    check_percent,
-    join_text,
-)
+from pyc.runtime.text.chat.filter_costs import COMPARING, Check
+from pyc.runtime.text.chat.filters import BUILTIN_FILTERS, OWN_FILTERS, Function, join_text
 from pyc.runtime.text.chat.limits import MAX_CALL_DEPTH, Meter
 from pyc.runtime.text.chat.rewrite import GenerationTag, Rewriter
 from pyc.runtime.text.chat.str_format import BoundedFormatter
@@ -217,7 +209,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         elif operator == "**":
             costs.check_power(self.meter, left, right)
         elif operator == "%":
-            check_percent(self.meter, left, right)
+            costs.check_percent(self.meter, left, right)
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
             if isinstance(left, Markup):
                 right = self.meter.escaped(right)
@@ -229,13 +221,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def getattr(self, obj: object, attribute: str) -> object:
         """Attribute or item, a step each."""
         self.meter.step()
-        check_dunder(attribute)
+        costs.check_dunder(attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: object, argument: object) -> object:
         """Item or attribute, a step each."""
         self.meter.step()
-        check_dunder(argument)
+        costs.check_dunder(argument)
         return super().getitem(obj, cast("str", argument))
 
     def concat(self, parts: Iterable[str]) -> str:  # jinja2 has "".join here

@@ -9,8 +9,9 @@ from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, mark
 from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive, is_templates
-from pyc.runtime.text.chat.filters import check_format_spec, join_text
+from pyc.runtime.text.chat.filters import join_text
 from pyc.runtime.text.chat.limits import Meter
+from pyc.runtime.text.chat.operation_costs import check_format_spec
 
 _FIELD = re.compile(r"\{(?:[^\[{}:!]|\[[^\]]*+)*+(?:![\s\S])?(?::[^{}]*+)?\}")
 _FIELD_CHARACTERS = 64
