@@ -126,7 +126,8 @@ def _keep_mark(name: str) -> None:
         result = method(str(self), *args, **kwargs)
         if isinstance(result, str):
             return mark(result)
-        return type(result)(map(mark, result))
+        marks: dict[int, Markup] = {}  # parts that are alike are one text
+        return type(result)([marks.get(id(part)) or marks.setdefault(id(part), mark(part)) for part in result])
 
     marked.__name__ = name
     setattr(Markup, name, marked)

@@ -6,6 +6,8 @@ carries, beside the text, one letter a character: its author. Every operation th
 keeps the two in step. An operation that does not say which characters of its result come from which operand gives
 them the operands' author when they have one in common, and UNKNOWN otherwise; so nothing is ever taken for the
 template's that it did not write.
+
+While a template is rendered, each such text counts itself (text_account.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import NamedTuple, SupportsIndex, cast
+
+from pyc.runtime.text.text_account import TextAccount, rendering
 
 TEMPLATE = "t"
 """The template itself, and the model's special tokens."""
@@ -27,6 +31,9 @@ CALLER = "c"
 UNKNOWN = "u"
 """A mixture of the others."""
 
+_OBJECT_BYTES = 200
+_ASCII_BYTES, _WIDE_BYTES = 2, 5
+"""Of a character and its author, as Python keeps them."""
 _PARENTHESIS = re.compile(r"[()]")
 _FIELD = re.compile(r"[#0\- +]*+(?P<size>(?:\d++|\*)?+(?:\.(?:\*|\d*+))?+)[hlL]?+(?P<kind>.)", re.DOTALL)
 _EMPTY: dict[str, str] = {}
@@ -48,14 +55,25 @@ class Field(NamedTuple):
 class AuthoredText(str):
     """A str with `authors`, a str of the same length. It compares and hashes as the text alone."""
 
-    __slots__ = ("__weakref__", "authors")
+    __slots__ = ("_account", "authors")
+    _account: TextAccount | None
     authors: str
 
     def __new__(cls, text: str, authors: str) -> AuthoredText:
         """`authors` is one author for all of `text`, or one for each character."""
         made = super().__new__(cls, text)
+        made._account = None  # which `__del__` asks for, whatever comes between
         made.authors = authors if len(authors) == len(text) else authors * len(text)
+        made._account = account = rendering.account
+        if account is not None:
+            account.left -= (_ASCII_BYTES if text.isascii() else _WIDE_BYTES) * len(text) + _OBJECT_BYTES
+            if account.left < account.low:
+                account.grew()
         return made
+
+    def __del__(self) -> None:
+        if self._account is not None:
+            self._account.left += (_ASCII_BYTES if self.isascii() else _WIDE_BYTES) * len(self) + _OBJECT_BYTES
 
     def __str__(self) -> str:
         return self

@@ -36,7 +36,7 @@ def check_indent(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, ob
     text = args[0]
     if isinstance(text, str):
         lines = str.splitlines(text)
-        meter.charge(len(text) + (len(lines) + 1) * max(columns, 0) + _LINE * sum(map(bool, lines)))
+        meter.reserve(len(text) + (len(lines) + 1) * max(columns, 0) + _LINE * sum(map(bool, lines)))
         meter.pass_over(lines)
 
 
@@ -88,7 +88,7 @@ def check_unique(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, ob
 def check_words(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     """For filters that part a text into words."""
     text = meter.text(args[0])
-    meter.charge(_WORD * len(text))
+    meter.reserve(_WORD * len(text))
     meter.pass_over(text, 0.25)
 
 
@@ -110,7 +110,7 @@ def check_url(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, objec
     """A character is at most four bytes, each `%XX`."""
     if not isinstance(args[0], (str, int, float, dict, list, tuple, Undefined, type(None))):
         raise RunError("chat template: urlencode of something other than a text, a mapping or a list of pairs")
-    meter.charge(12 * meter.size(args[0]).characters)
+    meter.reserve(12 * meter.size(args[0]).characters)
 
 
 def check_text(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:

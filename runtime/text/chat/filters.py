@@ -42,9 +42,7 @@ def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert
     meter.reserve(length + len(separator) * len(parts))
     if not isinstance(separator, AuthoredText):
         separator = AuthoredText(separator, UNKNOWN)
-    joined = separator.join(cast("list[str]", parts))  # a part that is not text raises TypeError, as in Python
-    meter.accept(joined)
-    return joined
+    return separator.join(cast("list[str]", parts))  # a part that is not text raises TypeError, as in Python
 
 
 def _join(context: Context, value: object, d: object = _NOTHING, attribute: str | int | None = None) -> str:
@@ -71,9 +69,9 @@ def _tojson(
     if width > MAX_INDENT or any(len(separator) > MAX_INDENT for separator in separators or ()):
         raise RunError(f"chat template: tojson with an indent or separator of more than {MAX_INDENT} characters")
     size = meter.size(value)
-    meter.charge(size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None)))
+    meter.reserve(size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None)))
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    meter.charge(len(text))
+    meter.reserve(len(text))
     spelt = [each for each in (indent, *(separators or ())) if isinstance(each, str) and not is_templates(each)]
     return derive(text, value, *spelt)
 

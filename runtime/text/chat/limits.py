@@ -4,16 +4,15 @@ Values inside a template are immutable (the sandbox has no mutating method), so 
 counted once and remembered: `x = [x, x]`, said thirty times, is refused at the line that passes the limit.
 """
 
-import time
 import types
-import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import cast
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, escape, escaped_length
-from pyc.runtime.text.authored_text import VIEWS, AuthoredText, derive
+from pyc.runtime.text.authored_text import VIEWS, derive
+from pyc.runtime.text.text_account import TextAccount
 
 MAX_OUTPUT_CHARACTERS = 1 << 20
 MAX_STEPS = 2_000_000
@@ -28,8 +27,11 @@ MAX_INTEGER_BITS = 2048
 _NODE_CHARACTERS = 8
 _CONTAINER_NODES = 8
 """That an empty one takes as much as, with what is remembered of it."""
+OBJECT_CHARACTERS = 256
+"""That a namespace or a generator takes as much as."""
+_TEXT_BYTES = 64
+"""That texts may take for each character of the longest output."""
 _STEPS_A_CLOCK = 16
-_PART_CHARACTERS = 32
 _LARGE = 4096
 _OWN_HASH = 1 << 60
 """Integers below are hashes of no other."""
@@ -58,8 +60,8 @@ class Meter:
     """The account of one rendering. Every method raises RunError when a limit is passed.
 
     All limits on characters grow with the conversation: output to 1 MiB and four times the input, one value
-    to twice that, everything built to sixteen times that; time and steps do, too, up to 10 s. The clock is the
-    thread's processor time. Of long texts those count that are still there: a template that writes its text into one
+    to twice that, all lists and mappings built to sixteen times that; time and steps do, too, up to 10 s. The clock is
+    the thread's processor time. Of texts those count that are there (`texts`): a template that writes its text into one
     variable, a piece after the other, builds each of its beginnings.
     """
 
@@ -72,40 +74,31 @@ class Meter:
         more = input_characters * _CHARACTER_STEPS + messages * _MESSAGE_STEPS
         self._max_steps = min(MAX_STEPS + more, MOST_STEPS)
         more_s = input_characters * _CHARACTER_CPU_S + messages * _MESSAGE_CPU_S
-        self._deadline = time.thread_time() + min(MAX_CPU_S + more_s, MOST_CPU_S)
+        self.texts = TextAccount(_TEXT_BYTES * self.max_output, min(MAX_CPU_S + more_s, MOST_CPU_S))
         self._sizes: dict[int, tuple[object, _Size]] = {}
-        self._counted: dict[int, tuple[weakref.ref[AuthoredText], int]] = {}
 
     def step(self) -> None:
         """Counts one operation."""
         self._steps += 1
         if self._steps % _STEPS_A_CLOCK == 0:
-            self._check_clock()
+            self.texts.check_clock()
         if self._steps > self._max_steps:
             raise RunError(f"chat template: more than {self._max_steps} steps; it may loop without end")
 
     def charge(self, characters: int) -> None:
-        """Counts text or a container about to be built, or just built; `characters` may be any size."""
+        """Counts a container about to be built, or just built, for good; `characters` may be any size."""
         self.reserve(characters)
         self._characters_left -= characters
 
     def reserve(self, characters: int) -> None:
-        """Before something is built that is charged, or accepted, once it is there."""
+        """Before something is built: a text, which counts itself once it is there, or what goes at once."""
         if characters > self.max_value:
             raise RunError(f"chat template: a value of {_amount(characters)} characters, more than {self.max_value}")
         if characters > self._characters_left:
-            self._forget_texts()
-            if characters > self._characters_left:
-                raise RunError("chat template: it builds too much text; it may be meant to exhaust memory")
+            raise RunError("chat template: it builds too much text; it may be meant to exhaust memory")
         if characters > _LARGE:
-            self._check_clock()
-
-    def _forget_texts(self) -> None:
-        """Long texts that are no more do not count any longer."""
-        for name, (text, characters) in list(self._counted.items()):
-            if text() is None:
-                self._characters_left += characters
-                del self._counted[name]
+            self.texts.require(2 * characters)
+            self.texts.check_clock()
 
     def each(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, a step each."""
@@ -116,9 +109,12 @@ class Meter:
     def pass_over(self, values: object, share: float = 1.0) -> None:
         """Before something goes over all values, or a share of a text's letters: refused if it would take too long."""
         if isinstance(values, (str, *_CONTAINERS)):
-            count = int(share * len(values))
-            if count > _LARGE:
-                self._check_clock(count * _VALUE_CPU_S)
+            self.expect(int(share * len(values)))
+
+    def expect(self, count: int) -> None:
+        """Before something goes over so many values: refused if it would take too long."""
+        if count > _LARGE:
+            self.texts.check_clock(count * _VALUE_CPU_S)
 
     def each_made(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, which a filter makes as they are asked for: a step each, and their sizes are checked."""
@@ -128,7 +124,7 @@ class Meter:
     def accept(self, value: object) -> object:
         """`value`, which an operation made, after checking its size."""
         if isinstance(value, str):
-            self._count(len(value), value)
+            self.reserve(len(value))
         elif isinstance(value, (list, tuple, dict)):
             self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(value)))
             self.size(value)
@@ -136,31 +132,9 @@ class Meter:
             self.check_integer_bits(value.bit_length())
         return value
 
-    def accept_parts(self, parts: Sequence[str]) -> None:
-        """The parts that a text was parted into count as long as they are there, short ones with the first of them."""
-        short, first = _NODE_CHARACTERS * (_CONTAINER_NODES + len(parts)), None
-        seen: set[int] = set()
-        for part in parts:
-            if len(part) > _LARGE:
-                self._count(len(part), part)
-            elif id(part) not in seen:  # a text of a hundred thousand parts has few that differ
-                seen.add(id(part))
-                short, first = short + len(part) + _PART_CHARACTERS, first or part
-        self._count(short, first)
-
-    def _count(self, characters: int, text: str | None) -> None:
-        """Charge characters; many of them only until `text` is no more."""
-        if characters <= _LARGE or not isinstance(text, AuthoredText):
-            self.charge(characters)
-            return
-        counted = self._counted.get(id(text))
-        if counted is not None:
-            if counted[0]() is text:
-                return
-            self._characters_left += counted[1]  # of one that is no more, whose place this has
-            del self._counted[id(text)]
-        self.charge(characters)
-        self._counted[id(text)] = (weakref.ref(text), characters)
+    def accept_parts(self, parts: Sized) -> None:
+        """The list of a text's parts, each of which counts itself."""
+        self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(parts)))
 
     def size(self, value: object) -> _Size:
         """The deep size of `value`."""
@@ -212,9 +186,9 @@ class Meter:
         if isinstance(value, str):
             return value
         if isinstance(value, _HOLDERS):
-            self.charge(self.size(value).characters)
+            self.reserve(self.size(value).characters)
         text = str(value)
-        self.charge(len(text))
+        self.reserve(len(text))
         return text
 
     def search(self, text: str, part: object) -> None:
@@ -234,17 +208,13 @@ class Meter:
         if letters > MAX_COMPARISONS:
             raise RunError("chat template: it takes too long; it compares long texts with long ones")
         if letters > _LARGE:
-            self._check_clock()
+            self.texts.check_clock()
 
     def escaped(self, value: object) -> Markup:
         """str(value) as text of HTML, its size checked before: it may be five times as long."""
         text = self.text(value)
-        self.charge(escaped_length(text))
+        self.reserve(escaped_length(text))
         return escape(text if isinstance(value, str) else derive(text, value))
-
-    def _check_clock(self, expected_s: float = 0.0) -> None:
-        if time.thread_time() + expected_s > self._deadline:
-            raise RunError("chat template: it takes too long; it may loop without end")
 
 
 def _amount(characters: int) -> str:

@@ -27,6 +27,8 @@ SPLIT_METHODS = frozenset({"split", "rsplit", "splitlines"})
 PARTING_METHODS = SPLIT_METHODS | {"partition", "rpartition"}
 """Whose parts are new texts, together as long as the text."""
 _LONG = 4096
+_ENTRY = 8
+"""What a list takes for a value."""
 
 
 def check_dunder(name: object) -> None:
@@ -46,7 +48,19 @@ def check_method(
     elif name in SEARCH_METHODS:
         meter.search(text, args[0] if args else kwargs.get("sep"))
     if name in SPLIT_METHODS and len(text) > _LONG:
-        meter.pass_over(getattr(str, name)(text, *args, **kwargs))
+        _check_split(meter, text, name, args, kwargs)
+
+
+def _check_split(
+    meter: Meter, text: str, name: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> None:
+    separator = args[0] if args else kwargs.get("sep")
+    if name != "splitlines" and isinstance(separator, str) and separator:
+        parts = text.count(separator)
+    else:
+        parts = len(getattr(str, name)(text, *args, **kwargs))
+    meter.reserve(_ENTRY * parts)
+    meter.expect(2 * parts if isinstance(text, Markup) else parts)  # whose parts are marked, too
 
 
 def bounded_pairs(meter: Meter, pairs: object) -> object:
@@ -94,7 +108,7 @@ def check_percent(meter: Meter, template: object, values: object) -> None:
     given = list(values) if isinstance(values, (list, tuple)) else [values]
     if isinstance(values, Mapping):
         given = []
-    meter.charge(TEXT * template.count("%"))
+    meter.reserve(TEXT * template.count("%"))
     widths = 0
     for field in percent_fields(template):
         meter.step()
@@ -104,7 +118,7 @@ def check_percent(meter: Meter, template: object, values: object) -> None:
         if isinstance(values, Mapping):  # a format may name one value many times
             given.append(values if field.name is None else values.get(field.name))
     shown = sum(_NUMBER if isinstance(value, (int, float)) else meter.size(value).characters for value in given)
-    meter.charge(len(template) + widths + shown * (LONGEST_ENTITY if isinstance(template, Markup) else 1))
+    meter.reserve(len(template) + widths + shown * (LONGEST_ENTITY if isinstance(template, Markup) else 1))
 
 
 def check_format_spec(spec: str) -> None:

@@ -26,7 +26,7 @@ from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adop
 from pyc.runtime.text.chat import operation_costs as costs
 from pyc.runtime.text.chat.filter_costs import COMPARING, Check
 from pyc.runtime.text.chat.filters import BUILTIN_FILTERS, OWN_FILTERS, Function, join_text
-from pyc.runtime.text.chat.limits import MAX_CALL_DEPTH, Meter
+from pyc.runtime.text.chat.limits import MAX_CALL_DEPTH, OBJECT_CHARACTERS, Meter
 from pyc.runtime.text.chat.rewrite import GenerationTag, Rewriter
 from pyc.runtime.text.chat.str_format import BoundedFormatter
 
@@ -197,6 +197,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             if text is not None and name in costs.PARTING_METHODS:
                 meter.accept_parts(cast("Sequence[str]", result))
                 return result
+            if isinstance(result, ChatNamespace):
+                meter.charge(OBJECT_CHARACTERS)
             return meter.accept(result)
         finally:
             meter.depth -= 1
@@ -322,7 +324,6 @@ def _finalize(context: Context, value: object) -> str:
     meter = _meter(context)
     meter.step()
     if isinstance(value, str):
-        meter.charge(len(value))
         return value if isinstance(value, AuthoredText) else AuthoredText(value, UNKNOWN)
     return derive(meter.text(value), value)
 
@@ -351,6 +352,7 @@ def _guard_filter(function: Function, check: Check) -> Function:
             given = (passed[wants.name],)
         result = function(*given, *args, **kwargs)
         if isinstance(result, types.GeneratorType):
+            meter.charge(OBJECT_CHARACTERS)
             return meter.each_made(result)
         return meter.accept(adopt(result, *args, *kwargs.values()))
 

@@ -36,7 +36,7 @@ class BoundedFormatter(SandboxedFormatter):
         return self._formatted(template, args, kwargs)
 
     def _formatted(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        self._meter.charge(_FIELD_CHARACTERS * (template.count("{") + template.count("}")))
+        self._meter.reserve(_FIELD_CHARACTERS * (template.count("{") + template.count("}")))
         parsed = cast("list[_Parsed]", list(self._meter.each(self.parse(template))))
         if any(spec and "{" in spec for _, _, spec, _ in parsed):  # fields inside of fields
             text = self.vformat(template, args, kwargs)
@@ -62,7 +62,7 @@ class BoundedFormatter(SandboxedFormatter):
         if self._escapes and format_spec and isinstance(value, Markup):
             raise ValueError("Unsupported format specification for Markup.")  # as markupsafe says it
         text = self._meter.text(value) if not format_spec else format(value, format_spec)
-        self._meter.charge(len(text))
+        self._meter.reserve(len(text))
         if format_spec.endswith("c") and not isinstance(value, str):  # a number, which becomes a letter
             self._letters.append(AuthoredText(text, UNKNOWN))
             text = self._letters[-1]
@@ -72,7 +72,7 @@ class BoundedFormatter(SandboxedFormatter):
     def convert_field(self, value: object, conversion: str | None) -> object:
         """`!r`, `!s` and `!a`."""
         if conversion is not None:
-            self._meter.charge(self._meter.size(value).characters)
+            self._meter.reserve(self._meter.size(value).characters)
         return adopt(super().convert_field(value, cast("str", conversion)), value)
 
 

@@ -85,7 +85,8 @@ class ChatTemplate:
         with self._turns.lock:
             former, self._environment.meter = self._environment.meter, meter
             try:
-                return self._collect(values, meter.max_output)
+                with meter.texts.counting():
+                    return self._collect(values, meter.max_output)
             finally:
                 self._environment.meter = former
 

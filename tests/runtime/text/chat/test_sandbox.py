@@ -20,7 +20,7 @@ MESSAGES = [{"role": "user", "content": "hello"}, {"role": "assistant", "content
 MAX_CPU_S = 5
 # Most bombs run until the limit, whatever it is.
 LIMIT_S = limits.MAX_CPU_S if IS_LONG else 0.1
-# 16 MiB of text, and what CPython and jinja2 take themselves.
+# 16 MiB of values, 64 MiB of text, and what CPython and jinja2 take themselves.
 MAX_EXTRA_BYTES = 96 << 20
 
 INJECTIONS = [
@@ -308,7 +308,7 @@ def test_a_bomb_has_not_more_with_each_message(made: str, monkeypatch: pytest.Mo
     """3,000 messages have 12 s and 17,000,000 steps, were it not for what any conversation has at most."""
     loop = f"{{% for j in range(99999) %}}{{% set x = {made} %}}{{% endfor %}}"
     loops = f"{{% for i in range(99999) %}}{loop}{{% endfor %}}"
-    assert limits.Meter(0, 3000)._deadline - time.thread_time() <= limits.MOST_CPU_S
+    assert limits.Meter(0, 3000).texts._deadline - time.thread_time() <= limits.MOST_CPU_S
     monkeypatch.setattr(limits, "MOST_CPU_S", 2.0)
     reset_peak()
     before_bytes, start = peak_rss_bytes(), time.thread_time()
@@ -333,6 +333,58 @@ def test_what_a_text_is_parted_into_counts(said: str, parted: str, marked: str) 
     with pytest.raises(RunError, match=r"^chat template: it (builds too much text|takes too long)"):
         ChatTemplate(source).render([{"role": "user", "content": said}])
     assert peak_rss_bytes() - before_bytes < 3 * MAX_EXTRA_BYTES
+
+
+HELD = {  # of a text of 250 lines of 4,000 letters, what a chain of namespaces keeps
+    "marked": "t | safe",
+    "parts but one": "t.split(',')[1:]",
+    "parts backwards": "t.split(',')[::-1][:249]",
+    "parts spelt": "t.split(',')[1:] | map('upper')",
+    "parts chosen": "t.split(',')[1:] | select | list",
+    "parts of marked": "(t | safe).split(',')[1:]",
+    "rows of parts": "(t.split(',') | slice(2) | list)[1]",
+    "parts right": "t.rpartition('#')[1:]",
+    "formatted": "'%s' % t",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_what_is_held_counts_whatever_made_it(held: str) -> None:
+    """500 messages have 2.8 s for it."""
+    source = "{% set t %}{% for i in range(250) %}\U0001f600{{ i }}{{ 'x' * 4000 }},{% endfor %}{% endset %}"
+    source += "{% set ns = namespace(l=0) %}{% for i in range(99999) %}{% for j in range(99999) %}"
+    source += f"{{% set ns.l = namespace(n=ns.l, x={held}) %}}{{% endfor %}}{{% endfor %}}"
+    reset_peak()
+    before_bytes = peak_rss_bytes()
+    with pytest.raises(RunError, match=r"^chat template: it builds too much text"):
+        ChatTemplate(source).render([{"role": "user", "content": "hi"}] * 500)
+    assert peak_rss_bytes() - before_bytes < 2 * MAX_EXTRA_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", ["namespace()", "messages | map('upper')"])
+def test_objects_without_text_count(made: str) -> None:
+    source = "{% set ns = namespace(l=0) %}{% for i in range(99999) %}{% for j in range(99999) %}"
+    source += f"{{% set ns.l = namespace(n=ns.l, x={made}) %}}{{% endfor %}}{{% endfor %}}"
+    reset_peak()
+    before_bytes = peak_rss_bytes()
+    with pytest.raises(RunError, match=r"^chat template: it builds too much text"):
+        ChatTemplate(source).render([{"role": "user", "content": "hi"}] * 500)
+    assert peak_rss_bytes() - before_bytes < 2 * MAX_EXTRA_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parted", ["t.split('a')", "(t | safe).split('a')", "(t.replace('a', '\n') | safe).splitlines()", "t.rsplit('a')"]
+)
+def test_a_text_of_millions_of_parts(parted: str) -> None:
+    """Each part is the same empty text, and takes time. 3,000 messages have 10 s."""
+    source = f"{{% set t = messages[0].content * 8 %}}{{{{ {parted} | length }}}}"
+    start = time.thread_time()
+    with pytest.raises(RunError, match=r"^chat template: a value of [0-9]+ characters, more than"):
+        ChatTemplate(source).render([{"role": "user", "content": "a" * 500_000}, *(3000 * MESSAGES[:1])])
+    assert time.thread_time() - start < MAX_CPU_S
 
 
 def reset_peak() -> None:

@@ -1,0 +1,97 @@
+"""Every text that is there while a template is rendered counts, until it is no more."""
+
+import gc
+import threading
+
+import pytest
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.text.authored_markup import escape, mark
+from pyc.runtime.text.authored_text import CALLER, TEMPLATE, AuthoredText
+from pyc.runtime.text.chat.limits import Meter
+from pyc.runtime.text.chat.template import ChatTemplate
+from pyc.runtime.text.text_account import TextAccount, rendering
+
+MOST = 1 << 30
+OPERATIONS = {
+    "slices": lambda text: [text[start:] for start in range(20)],
+    "parts": lambda text: text.split(","),
+    "lines": lambda text: text.splitlines(),
+    "letters": lambda text: list(text[:50]),
+    "marked": mark,
+    "parts of marked": lambda text: mark(text).split(","),
+    "escaped": escape,
+    "joined": lambda text: text.join(["a", text, "b"]),
+    "formatted": lambda text: text.replace("%", "") + AuthoredText("%s%s", TEMPLATE) % (text, 5),
+    "spelt": lambda text: (text.upper(), text.title(), text.center(5000), text * 3, text.replace(",", "<>")),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize("letters", ["some words,\n", "😀,é\n"])
+def test_what_is_taken_is_given_back(operation, letters):
+    text = AuthoredText(letters * 200, CALLER)
+    account = TextAccount(MOST, 60.0)
+    with account.counting():
+        made = operation(text)
+        taken = MOST - account.left
+    kept = {id(each): len(each) for each in ([made] if isinstance(made, str) else made)}
+    # at least the characters and their authors, and not many times what Python keeps
+    assert 2 * sum(kept.values()) < taken <= 5 * sum(kept.values()) + 200 * len(kept)
+    del made
+    gc.collect()
+    assert account.left == MOST
+
+
+def test_texts_from_before_and_of_others_do_not_count():
+    account, other = TextAccount(MOST, 60.0), TextAccount(MOST, 60.0)
+    before = AuthoredText("before", CALLER)
+    with account.counting():
+        del before
+        thread = threading.Thread(target=lambda: AuthoredText("thread", CALLER).upper())
+        thread.start()
+        thread.join()
+        assert account.left == MOST
+        with other.counting():  # a signal handler that renders, too
+            inner = AuthoredText("inner", CALLER)
+        outer = AuthoredText("outer", CALLER)
+    after = AuthoredText("after", CALLER)
+    assert rendering.account is None and after
+    assert MOST - other.left == 2 * len(inner) + 200
+    assert MOST - account.left == 2 * len(outer) + 200
+
+
+def test_a_text_that_is_too_much_is_refused_and_gives_back():
+    account = TextAccount(1 << 20, 60.0)
+    with account.counting():
+        kept = [AuthoredText("x" * 100_000, CALLER) for _ in range(5)]
+        with pytest.raises(RunError, match=r"^chat template: it builds too much text; it may be meant to exhaust"):
+            kept.append(AuthoredText("x" * 100_000, CALLER))
+        kept.clear()
+        assert account.left == 1 << 20
+        AuthoredText("x" * 500_000, CALLER)
+    with TextAccount(MOST, 0.0).counting(), pytest.raises(RunError, match="it takes too long"):
+        AuthoredText("x" * (3 << 20), CALLER)
+
+
+def test_a_rendering_leaves_its_output_alone(monkeypatch):
+    """What it made on the way is no more, but for what the meter knows the size of."""
+    accounts = []
+    make = Meter.__init__
+
+    def seen(self, *args):
+        make(self, *args)
+        accounts.append((self.texts, self.texts.left))
+
+    monkeypatch.setattr(Meter, "__init__", seen)
+    template = ChatTemplate(
+        "{% for m in messages %}{% set parts = m.content.split(',') %}{{ parts | map('upper') | join('|') | trim }}"
+        "{{ m.content | replace('a', 'b') }}{{ (m.content | safe)[1:] ~ '!' }}{% endfor %}"
+    )
+    accounts.clear()
+    text = template.render([{"role": "user", "content": "a,b,c é" * 500}] * 20)
+    gc.collect()
+    ((account, most),) = accounts
+    assert most - account.left == 5 * len(text) + 200
+    del text
+    assert account.left == most
