@@ -52,6 +52,8 @@ class ChatTemplate:
             self._pieces = self._environment.compile_chat(source)
         except unless_signalled(Exception) as error:  # untrusted code: jinja2 and Python raise all kinds
             refuse_deep_caller(error)
+            if isinstance(error, RunError):
+                raise
             raise _refusal(error) from error
 
     def render(
@@ -109,6 +111,8 @@ class ChatTemplate:
             return nothing.join([*joined, *pieces])  # a filter of a block may give anything
         except unless_signalled(Exception) as error:  # untrusted code: it can provoke any exception that Python has
             refuse_deep_caller(error)
+            if isinstance(error, RunError):
+                raise
             raise _refusal(error) from error
 
 
@@ -120,8 +124,6 @@ def strftime_now(pattern: str) -> str:
 
 
 def _refusal(error: Exception) -> RunError:
-    if isinstance(error, RunError):
-        return error
     kind = type(error).__name__
     line = getattr(error, "lineno", None)
     where = f" in line {line}" if isinstance(line, int) else ""

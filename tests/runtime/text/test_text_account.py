@@ -95,3 +95,28 @@ def test_a_rendering_leaves_its_output_alone(monkeypatch):
     assert most - account.left == 5 * len(text) + 200
     del text
     assert account.left == most
+
+
+def test_a_refusal_keeps_nothing(monkeypatch):
+    """Not until the next collection of garbage either: a server may refuse many conversations."""
+    accounts = []
+    make = Meter.__init__
+
+    def seen(self, *args):
+        make(self, *args)
+        accounts.append((self.texts, self.texts.left))
+
+    monkeypatch.setattr(Meter, "__init__", seen)
+    template = ChatTemplate(
+        "{% set ns = namespace(l=0) %}{% for i in range(99999) %}"
+        "{% set ns.l = namespace(n=ns.l, x=messages[0].content.upper()) %}{% endfor %}"
+    )
+    accounts.clear()
+    gc.disable()
+    try:
+        with pytest.raises(RunError, match="it builds too much text"):
+            template.render([{"role": "user", "content": "a" * 100_000}])
+        ((account, most),) = accounts
+        assert account.left == most
+    finally:
+        gc.enable()
