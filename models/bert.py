@@ -42,6 +42,8 @@ NAME_RULES = NameRules(
 def read_config(raw: HuggingFaceConfig, where: str) -> EncoderConfig:
     """Return the parsed configuration; IngestError names the field that does not fit."""
     refuse_unsupported(raw, where)
+    if raw.is_decoder:
+        raise IngestError(f"{where}: config.json sets is_decoder: a BERT decoder is not supported")
     hidden = required(raw.hidden_size, "hidden_size", where)
     heads = required(raw.num_attention_heads, "num_attention_heads", where)
     if hidden % heads:

@@ -177,7 +177,6 @@ def refuse_unsupported(raw: HuggingFaceConfig, where: str) -> None:
     """Raise IngestError for fields that change the mathematics in ways that pyc does not have."""
     refused = {
         "per_layer_config": (raw.per_layer_config is not None, "layers of different sizes are not supported"),
-        "is_decoder": (bool(raw.is_decoder), "a BERT decoder is not supported"),
         "add_cross_attention": (bool(raw.add_cross_attention), "cross attention is not supported"),
         "is_causal": (raw.is_causal is False, "a decoder without a causal mask is not supported"),
         "use_mrope": (bool(raw.use_mrope), "multimodal rotary embedding is not supported"),

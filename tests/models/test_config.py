@@ -212,6 +212,12 @@ def test_what_is_refused(kind, fields, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+def test_a_decoder_that_says_so_is_one(kind):
+    """transformers reads the field for models that may be either, such as BERT."""
+    assert parse({**SIZES, "is_decoder": True}, kind) == parse(SIZES, kind)
+
+
 def test_bert(tmp_path):
     import transformers
 
