@@ -162,6 +162,8 @@ def _fields(ours: Described, theirs: Described, *, has_prefix: bool) -> str | No
         if value == other or name == "code" or (other is None and not theirs.functions):
             continue
         remedy = "write the same shapes in both recipes, or build the program again" if name in _SHAPES else _SAME_SHAPE
+        if name == _CONTEXT and other is not None:
+            remedy = f"set shapes.context to {other} (--set shapes.context={other}), or build the program again"
         if name == _CONTEXT and has_prefix:
             remedy = "an adapter's virtual tokens take positions: build the program from a recipe with as many"
         return _pair(name, value, other, remedy)
