@@ -13,32 +13,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyc.compiler.codes import Codes
-from pyc.compiler.evaluate import Floats, evaluate_rows, is_rounded
+from pyc.compiler.evaluate import Floats, is_rounded
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer
-from pyc.compiler.operands import children
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import Dense, Scheme
-from pyc.compiler.weights import (
-    Blended,
-    Constant,
-    Expression,
-    LowRank,
-    ScaledColumns,
-    ScaledRows,
-    Source,
-    Stored,
-    Transposed,
-)
+from pyc.compiler.weights import Expression, Stored
+from pyc.passes.interpretation.check_cache_range import warn_of_cache_range
 from pyc.passes.interpretation.interpret_text import stored_values
+from pyc.passes.interpretation.sampled_rows import is_cheap, some_rows
 from pyc.runtime.errors import IngestError, QuantizeError
 
 logger = logging.getLogger(__name__)
-
-BLOCKS, BLOCK_ROWS = 4, 4
-"""Rows that are looked at, evenly spread."""
 
 LARGE = 2.0**-7
 """No scheme loses precision where a weight is that large."""
@@ -49,10 +36,6 @@ WORSE = 2.0
 LEAST_ERROR = 2.0**-8
 """Relative to the weights; int8 errs as much."""
 
-_CHEAP = Source | Codes | Constant | LowRank | ScaledColumns | ScaledRows | Blended | Transposed
-"""Expressions of which a few rows are soon computed."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Small:
     name: str
@@ -62,11 +45,15 @@ class _Small:
 
 
 def small_weights(files: SourceFiles, observe: Observer = lambda name, module: None) -> Observer:
-    """Return an observer of passes that looks at the module before matrices are stacked, and tells `observe`."""
+    """Return an observer of passes that looks at the module before matrices are stacked, and tells `observe`.
+
+    It warns of keys and values beyond what the cache holds, too (check_cache_range.py).
+    """
 
     def observed(name: str, module: Module) -> None:
         if name == "fold_norm":
             warn_of_small_weights(module, files)
+            warn_of_cache_range(module, files)
         observe(name, module)
 
     return observed
@@ -87,13 +74,13 @@ def warn_of_small_weights(module: Module, files: SourceFiles) -> None:
 
 
 def _small(name: str, weight: Expression, files: SourceFiles) -> _Small | None:
-    if not isinstance(weight, Stored) or len(weight.shape) != 2 or is_rounded(weight) or not _is_cheap(weight.base):
+    if not isinstance(weight, Stored) or len(weight.shape) != 2 or is_rounded(weight) or not is_cheap(weight.base):
         return None
     scheme = weight.scheme
     if isinstance(scheme, Dense) and scheme.dtype != "f16":
         return None
     try:
-        rows = _some_rows(weight.base, files)
+        rows = some_rows(weight.base, files)
         largest = float(np.abs(rows).max(initial=0))
         if not 0 < largest < LARGE:
             return None
@@ -103,17 +90,6 @@ def _small(name: str, weight: Expression, files: SourceFiles) -> _Small | None:
     if error <= max(WORSE * without, LEAST_ERROR):
         return None
     return _Small(name, scheme.name, largest, error / max(without, 2.0**-12))
-
-
-def _is_cheap(expression: Expression) -> bool:
-    return isinstance(expression, _CHEAP) and all(map(_is_cheap, children(expression)))
-
-
-def _some_rows(expression: Expression, files: SourceFiles) -> Floats:
-    count = expression.shape[0]
-    starts = sorted({block * max(count - BLOCK_ROWS, 0) // max(BLOCKS - 1, 1) for block in range(BLOCKS)})
-    parts = [evaluate_rows(expression, start, min(start + BLOCK_ROWS, count), files) for start in starts]
-    return np.concatenate(parts)
 
 
 def _error(rows: Floats, scheme: Scheme) -> float:

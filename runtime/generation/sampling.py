@@ -112,7 +112,10 @@ class Sampler:
         likeliest = int(logits.argmax())  # of NaN, where there is one
         peak = float(logits[likeliest])
         if not math.isfinite(peak):
-            raise RunError(f"sampling: the largest logit is {peak}; the artifact or its weights are broken")
+            raise RunError(
+                f"sampling: the largest logit is {peak}; the weights are broken, or keys and values are beyond what "
+                "f16 holds (65504): build with quantize.kv_cache: f32, or int8"
+            )
         if self._counts is not None:
             token = choose(self._apply_penalties(logits, self._counts), params, self._uniform)
         else:

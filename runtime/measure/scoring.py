@@ -239,7 +239,8 @@ def _log_probabilities(subject: Subject, hidden: FloatArray, window: int, start:
             place = start + int(np.flatnonzero(~finite)[0])
             raise RunError(
                 f"{subject.name}: its logits at token {place} of window {window} are not finite; the checkpoint's "
-                "weights, or what they were rounded to, are damaged"
+                "weights, or what they were rounded to, are damaged, or keys and values are beyond what f16 "
+                "holds (65504): build with quantize.kv_cache: f32"
             )
         return log_probabilities(logits)
 
