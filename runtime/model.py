@@ -27,6 +27,7 @@ from pyc.runtime.host.handle import Handle
 from pyc.runtime.loading import Loaded, LoadOptions, load_executor
 from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
+from pyc.runtime.text.counted import counted
 from pyc.runtime.text.detokenizer import NoText
 from pyc.runtime.text.stopping import MAX_STOP_STRINGS
 from pyc.runtime.text.tokenizer import Tokenizer
@@ -78,7 +79,7 @@ class Model(Handle):
             about.append("closed")
         else:
             context = parts.work.session.context if isinstance(parts.work, Scheduler) else info.context
-            about += [f"context {context}", parts.executor.isa, f"{parts.executor.threads} threads"]
+            about += [f"context {context}", parts.executor.isa, counted(parts.executor.threads, "thread")]
         return f"<pyc.Model {', '.join(about)}>"
 
     @property

@@ -291,6 +291,7 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
     """Instruction sets that belong to their architecture, and no program twice."""
     seen: set[tuple[str, str]] = set()
     for index, target in enumerate(targets):
+        _check_portable(target, node, index)
         if (target.arch == "any") != (target.backend in PORTABLE_BACKENDS):
             expected = ", ".join(arch for arch in ISAS if arch != "any")
             fail(
@@ -317,6 +318,20 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
                 fail(mark, f"{where}: {target.arch} {isa} is listed twice; keep one")
             seen.add((target.arch, isa))
     return targets
+
+
+def _check_portable(target: Target, node: Node, index: int) -> None:
+    """A device or an architecture that is written for a backend which has one alone is that one."""
+    if target.backend not in PORTABLE_BACKENDS:
+        return
+    for name, expected, others in (("device", target.device, ("cpu", "cuda")), ("arch", "any", ISAS)):
+        written = find_node(node, "targets", index, name)
+        if isinstance(written, Scalar) and written.value in others and written.value != expected:
+            where = f"targets[{index}].{name}"
+            fail(
+                written.mark,
+                f"{where}: got {written.value!r} for backend {target.backend}, expected {expected}; leave it out",
+            )
 
 
 def _quality(quality: Quality | None, node: Node) -> Quality | None:

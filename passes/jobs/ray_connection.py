@@ -32,8 +32,9 @@ class RayConnection:
     def __init__(self, address: str) -> None:
         """`address` is ray://HOST:PORT. Raises MissingExtraError where Ray, or its client, is not installed."""
         with naming_missing_extras():
-            import grpc  # noqa: F401  # Ray does without, until it is asked for a connection
             import ray
+        with naming_missing_extras():
+            import grpc  # noqa: F401  # Ray does without, until it is asked for a connection
         self._ray: Any = ray
         self._address = address
         self._is_open = False

@@ -34,7 +34,7 @@ def lines_of(names: tuple[str, str], found: Comparison, *, markdown: bool) -> li
     if shown:
         lines += _table("tensors", TENSOR_HEADER, tensor_rows(shown), (3, 4), width, markdown=markdown)
     if len(found.tensors) > len(shown):
-        lines += [f"and {len(found.tensors) - len(shown)} more tensors", ""]
+        lines += [f"and {counted(len(found.tensors) - len(shown), 'more tensor')}", ""]
     return lines[:-1]
 
 

@@ -15,22 +15,21 @@ FORMATS = ("onnx", "hf", "compressed-tensors", "torch")
 @click.option(
     "--flavour",
     type=click.Choice(("fused", "standard", "float4")),
-    default="fused",
-    show_default=True,
-    help="Of onnx: operators of ONNX Runtime's own, or those of ONNX alone; float4: the latter, with fp4 as it is.",
+    help="Of onnx: operators of ONNX Runtime's own, or those of ONNX alone; float4: the latter, with fp4 as it is.  "
+    "[default: fused]",
 )
 @click.option(
     "--dtype",
     type=click.Choice(("auto", "f32", "bf16", "f16")),
-    default="auto",
-    show_default=True,
     help="Of hf: the type of weights; auto keeps it, and takes f32 for what is quantized. Of compressed-tensors: that "
-    "of what stays unquantized.",
+    "of what stays unquantized.  [default: auto]",
 )
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe, when SOURCE is one."
 )
-def command(source: str, folder: str, form: str, flavour: str, dtype: str, overrides: tuple[str, ...]) -> None:
+def command(
+    source: str, folder: str, form: str, flavour: str | None, dtype: str | None, overrides: tuple[str, ...]
+) -> None:
     """Write SOURCE to the new folder DIR in the form of other tools.
 
     \b
@@ -50,6 +49,12 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
     from pyc.passes.export.source import exportable
     from pyc.passes.export.torch import export_torch
 
+    if flavour is not None and form != "onnx":
+        raise click.UsageError("--flavour is for --to onnx")
+    if dtype is not None and form not in ("hf", "compressed-tensors"):
+        raise click.UsageError(
+            "--dtype is for --to hf and compressed-tensors; what --to onnx and torch write has the dtypes of the recipe"
+        )
     require_room(folder)  # before the work
     with report_progress() as report:
         if form == "torch":
@@ -57,10 +62,10 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
         else:
             with exportable(source, overrides=overrides, progress=report) as opened:
                 if form == "onnx":
-                    made = export_onnx(opened, folder, flavour=flavour)
+                    made = export_onnx(opened, folder, flavour=flavour or "fused")
                 elif form == "compressed-tensors":
-                    made = export_compressed(opened, folder, dtype=dtype, progress=report)
+                    made = export_compressed(opened, folder, dtype=dtype or "auto", progress=report)
                 else:
-                    made = export_checkpoint(opened, folder, dtype=dtype)
+                    made = export_checkpoint(opened, folder, dtype=dtype or "auto")
     size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
     say(f"{made}: {size:,} bytes")

@@ -230,6 +230,35 @@ def test_a_pattern_for_which_backtracking_takes_hours() -> None:
     assert time.process_time() - began < 0.5
 
 
+@pytest.mark.parametrize("scheme", ["none", "bf16", "f16"])
+@pytest.mark.parametrize("algorithm", ["gptq", "awq", "imatrix"])
+def test_an_algorithm_without_codes_to_choose_is_refused(scheme: str, algorithm: str) -> None:
+    said = f"quantize.algorithm: got '{algorithm}', but scheme {scheme} has no codes to choose; remove it"
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        recipe_from({"model": "m", "quantize": {"scheme": scheme, "algorithm": algorithm}})
+    overrides = [{"match": "re:.*mlp.*", "scheme": "int4-g32"}]
+    for more in ({"overrides": overrides}, {"embeddings": "int8"}):
+        recipe_from({"model": "m", "quantize": {"scheme": scheme, "algorithm": algorithm, **more}})
+    recipe_from({"model": "m", "quantize": {"bits_per_weight": 4, "algorithm": algorithm}})
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ({"backend": "cuda", "device": "cpu"}, "targets[0].device: got 'cpu' for backend cuda, expected cuda"),
+        ({"backend": "tensorrt", "device": "cpu"}, "targets[0].device: got 'cpu' for backend tensorrt, expected cuda"),
+        ({"backend": "onnx", "device": "cuda"}, "targets[0].device: got 'cuda' for backend onnx, expected cpu"),
+        ({"backend": "onnx", "arch": "aarch64"}, "targets[0].arch: got 'aarch64' for backend onnx, expected any"),
+        ({"backend": "cuda", "arch": "x86_64"}, "targets[0].arch: got 'x86_64' for backend cuda, expected any"),
+    ],
+)
+def test_a_device_or_architecture_that_a_backend_has_not(target: dict[str, object], said: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(said) + "; leave it out"):
+        recipe_from({"model": "m", "targets": [target]})
+    made = recipe_from({"model": "m", "targets": [{"backend": target["backend"]}]})
+    assert recipe_from(json.loads(recipe_text(made))) == made
+
+
 def test_a_pattern_that_is_not_read_has_its_place() -> None:
     overrides = [{"match": r"re:(a)\1", "scheme": "none"}]
     with pytest.raises(RecipeError, match=r"overrides\[0\]\.match: got .*, expected a regular .*not supported"):
@@ -369,7 +398,7 @@ def test_text_is_the_same_wherever_it_is_read(tmp_path: Path, monkeypatch: pytes
 def test_text_keeps_no_absolute_path() -> None:
     recipe = recipe_from(
         {"model": "/data/secret/m", "adapters": [{"path": "/x/y/lora/"}], "artifact": {"path": "/out/m.pyca"}}
-        | {"quantize": {"algorithm": "imatrix", "calibration": {"imatrix": "/data/secret/m.imatrix"}}}
+        | {"quantize": {"scheme": "int8", "algorithm": "imatrix", "calibration": {"imatrix": "/data/secret/m.imatrix"}}}
     )
     text = recipe_text(recipe)
     assert '"model":"m"' in text

@@ -154,6 +154,22 @@ def test_a_place_where_nothing_can_be_written(target, said, artifact, tmp_path, 
     assert not left_over(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("form", "option", "value"),
+    [
+        ("onnx", "--dtype", "f16"),
+        ("torch", "--dtype", "auto"),
+        ("hf", "--flavour", "standard"),
+        ("torch", "--flavour", "float4"),
+        ("compressed-tensors", "--flavour", "fused"),
+    ],
+)
+def test_an_option_of_another_form_is_refused(form, option, value, artifact, tmp_path, pyc):
+    code, out, err = pyc("export", artifact, tmp_path / "out", "--to", form, option, value)
+    assert (code, out) == (2, "") and f"{option} is for --to " in err
+    assert not left_over(tmp_path)
+
+
 def test_an_artifact_for_cpus_alone(decoder_artifact, tmp_path, pyc, monkeypatch):
     monkeypatch.setattr("pyc.passes.export.source.require_trusted", lambda artifact: ())
     code, _, err = pyc("export", decoder_artifact, tmp_path / "out", "--to", "onnx")

@@ -67,6 +67,18 @@ def test_a_public_key_in_place_of_the_private_one(
             choose_key("ci", file)
 
 
+def test_a_path_in_place_of_a_keys_text(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitLab gives variables of the kind File so."""
+    write_key_file(tmp_path / "ci.key")
+    monkeypatch.setenv("PYC_SIGNING_KEY", str(tmp_path / "ci.key"))
+    said = "$PYC_SIGNING_KEY: a path, expected the key's text; give the path in $PYC_SIGNING_KEY_FILE"
+    with pytest.raises(ArtifactError, match=f"^{re.escape(said)}$"):
+        choose_key()
+    monkeypatch.setenv("PYC_SIGNING_KEY", str(tmp_path / "nothing.key"))
+    with pytest.raises(ArtifactError, match=r"^\$PYC_SIGNING_KEY: not an unencrypted PEM private key: "):
+        choose_key()
+
+
 @pytest.mark.parametrize("variable", ["PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE"])
 def test_a_variable_that_is_set_and_empty(
     variable: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
