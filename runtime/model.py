@@ -325,7 +325,7 @@ def load(
     backend: str | None = None,
     providers: Sequence[str | tuple[str, Mapping[str, str]]] = (),
     context: int | None = None,
-    trust: str = "required",
+    trust: str | os.PathLike[str] = "required",
     mode: Mode = "mmap",
 ) -> Model:
     """Verify an artifact, a file or one that is open already (and stays so), and make it ready to run.
@@ -344,7 +344,8 @@ def load(
     already has a mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted,
     RunError when it cannot run here, FetchError when another machine does not give it.
     """
-    options = LoadOptions(threads, isa, backend, providers, context, trust, mode)
+    given = os.fspath(trust) if isinstance(trust, os.PathLike) else trust
+    options = LoadOptions(threads, isa, backend, providers, context, given, mode)
     return model_of(load_executor(path, options))
 
 

@@ -50,7 +50,7 @@ def attach(
     force: bool = False,
     download: bool = False,
     key: str | os.PathLike[str] | None = None,
-    trust: str = "required",
+    trust: str | os.PathLike[str] = "required",
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> BuildResult:
     """Build what a recipe describes, its programs taken from the artifact `program`, which a trusted key has signed.
@@ -64,10 +64,10 @@ def attach(
     check_path(program, "program", may_lack=False)
     check_flags(use_cache=use_cache, force=force, download=download)
     check_source(source)
-    check_trust(trust)
+    asked = check_trust(trust)
     report = progress or log_note
     with open_artifact(program, mode="pread") as opened:
-        require_trusted(opened, None if trust == "required" else trust_of(trust))
+        require_trusted(opened, None if asked == "required" else trust_of(asked))
         fitting: AbstractContextManager[None] = nullcontext()
         if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
             recipe = recipe_for(os.fspath(source), opened, overrides, lambda made: parse(made, (), download, report))

@@ -6,7 +6,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn, SupportsIndex
+from typing import NoReturn, SupportsIndex, cast
 
 from pyc.compiler.recipe.types import Recipe
 from pyc.runtime.arguments import flag, shown
@@ -57,10 +57,10 @@ def check_flags(**flags: object) -> None:
             raise RecipeError(str(error)) from None
 
 
-def check_trust(trust: object) -> None:
-    """Raise RecipeError unless `trust` is text."""
-    if not isinstance(trust, str):
-        _refuse("trust", trust, "a public key, or the path of a policy, as text")
+def check_trust(trust: object) -> str:
+    """Return a public key, or a path, as text. Raises RecipeError for what is neither."""
+    check_path(trust, "trust", may_lack=False)
+    return os.fsdecode(cast("str | os.PathLike[str]", trust))
 
 
 def check_workers(workers: object) -> int:

@@ -22,6 +22,7 @@ Command = Callable[..., Any]
 MAX_REPEAT = 10_000
 PROMPT, DECODE = 512, 64
 """Tokens that are measured unless others are asked for, where they fit half of the context."""
+SENTENCES = 64
 
 
 def _numbers(least: int) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[int, ...]]:
@@ -73,9 +74,7 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
 @click.option(
     "--sentences",
     type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    help="Texts to embed, for encoders.",
+    help="Texts to embed, for encoders.  [default: 64]",
 )
 @click.option(
     "-r", "--repeat", type=click.IntRange(1, MAX_REPEAT), default=3, show_default=True, help="Times to measure."
@@ -96,7 +95,7 @@ def command(
     threads: tuple[int, ...],
     isa: tuple[str, ...],
     backends: tuple[str, ...],
-    sentences: int,
+    sentences: int | None,
     repeat: int,
     context: int | None,
     trust: str,
@@ -155,7 +154,7 @@ def command(
             prompts=prompt_tokens or (min(PROMPT, rest),),
             decodes=decode_tokens or (min(DECODE, rest),),
             depths=depths,
-            sentences=sentences,
+            sentences=sentences or SENTENCES,
             has_random_weights=random_weights,
         )
         if info.kind == "decoder":
@@ -164,6 +163,8 @@ def command(
             plans.append((subject, replace(base, threads=count, backend=engine, isa=variant)))
     if (prompt_tokens or decode_tokens or depth) and all(subject.kind == "encoder" for subject, _ in plans):
         raise click.UsageError(f"{plans[0][0].name} is an encoder, which has --sentences and neither of -p, -n and -d")
+    if sentences is not None and all(subject.kind == "decoder" for subject, _ in plans):
+        raise click.UsageError(f"{plans[0][0].name} is a decoder, which has -p, -n and -d, and no --sentences")
     results = _rounds(plans, repeat)
     machine = describe_machine()
     if as_json:

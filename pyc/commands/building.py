@@ -100,7 +100,7 @@ def attach(
     force: bool = False,
     download: bool = False,
     key: "str | os.PathLike[str] | None" = None,
-    trust: str = "required",
+    trust: "str | os.PathLike[str]" = "required",
     progress: "Callable[[BuildEvent], None] | bool | None" = None,
 ) -> "BuildResult":
     """Build what a recipe describes with the compiled code of the artifact `program`; no compiler is needed.

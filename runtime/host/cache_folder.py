@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from pyc.runtime.host.home import open_regular, user_home
 from pyc.runtime.host.signal_handlers import unless_signalled
-from pyc.runtime.host.sizes import EXPECTED, parse_size
+from pyc.runtime.host.sizes import EXPECTED, human_bytes, parse_size
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +192,6 @@ def limit_bytes() -> int:
     size_bytes = parse_size(wanted)
     if size_bytes is None:
         shown = wanted if len(wanted) <= MOST_SHOWN else f"{wanted[:MOST_SHOWN]}..."
-        logger.warning("PYC_CACHE_BYTES is %r, expected %s; using %d bytes", shown, EXPECTED, LIMIT_BYTES)
+        logger.warning("PYC_CACHE_BYTES is %r, expected %s; using %s", shown, EXPECTED, human_bytes(LIMIT_BYTES))
         return LIMIT_BYTES
     return size_bytes

@@ -6,6 +6,9 @@ A tokenizer looks for its added tokens anywhere in a text and encodes the stretc
     where all of its characters are the template's, or
     where they are the template's and the assistant's, for a token that is not special, such as `<think>`.
 
+Spaces and line ends around it may be anybody's: a token of two line ends and `Assistant:` takes the one that a message
+ends with, as in transformers.
+
 Any other occurrence is encoded as the plain text that it is. The text is first encoded as it is; almost always every
 added token in it counts, and these are the ids. Otherwise each occurrence that counts is replaced by a mark, text that
 nobody can guess, and the whole is encoded by a second tokenizer, the same but for its added tokens: the mark is the

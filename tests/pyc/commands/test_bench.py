@@ -203,10 +203,12 @@ def test_encoder(pyc, encoder_artifact):
     assert "ttft_s" not in document
 
 
-def test_an_encoder_has_no_prompt(pyc, encoder_artifact):
+def test_an_encoder_has_no_prompt_and_a_decoder_no_sentences(pyc, encoder_artifact, decoder_artifact):
     code, out, err = pyc("bench", encoder_artifact, "-p", 4)
     assert (code, out) == (2, "")
     assert "is an encoder, which has --sentences" in " ".join(err.split())
+    code, _, err = pyc("bench", decoder_artifact, "--sentences", 2)
+    assert code == 2 and "is a decoder, which has -p, -n and -d, and no --sentences" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("sizes", [("--depth", 60, "--decode-tokens", 10), ("-p", 100), ("-n", 65)])

@@ -240,6 +240,8 @@ def test_load_may_pin_the_key(pyc, decoder_artifact):
     remove_trusted(key.fingerprint)
     with load(decoder_artifact, trust=key.text()) as model:
         assert model.logits([1, 2]).shape == (2, model.info.vocab_size)
+    (decoder_artifact.parent / "key.pub").write_text(key.text() + "\n")
+    load(decoder_artifact, trust=decoder_artifact.parent / "key.pub").close()
     other = signing_key("other").public
     with pytest.raises(ArtifactError, match=f"signed by key {key.fingerprint}, expected key {other.fingerprint}"):
         load(decoder_artifact, trust=other.text())
