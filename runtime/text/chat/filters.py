@@ -25,6 +25,8 @@ Function = Callable[..., object]
 _NOTHING = AuthoredText("", TEMPLATE)
 _LINE_END = AuthoredText("\n", TEMPLATE)
 MAX_INDENT = 16
+_OBJECT_COST = 2
+"""What `tojson` takes for a value, beside what other filters take: with an indent it is Python that writes it."""
 
 
 def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert: bool) -> str:
@@ -69,6 +71,7 @@ def _tojson(
     if width > MAX_INDENT or any(len(separator) > MAX_INDENT for separator in separators or ()):
         raise RunError(f"chat template: tojson with an indent or separator of more than {MAX_INDENT} characters")
     size = meter.size(value)
+    meter.expect(_OBJECT_COST * size.objects)
     meter.reserve(size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None)))
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     meter.reserve(len(text))

@@ -4,6 +4,7 @@ Values inside a template are immutable (the sandbox has no mutating method), so 
 counted once and remembered: `x = [x, x]`, said thirty times, is refused at the line that passes the limit.
 """
 
+import itertools
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
@@ -29,8 +30,13 @@ _CONTAINER_NODES = 8
 """That an empty one takes as much as, with what is remembered of it."""
 OBJECT_CHARACTERS = 256
 """That a namespace or a generator takes as much as."""
-_TEXT_BYTES = 64
-"""That texts may take for each character of the longest output."""
+_OTHER_CHARACTERS = 128
+"""That a member of a list takes as much as which is neither text nor a number nor a list."""
+_BYTES_A_CHARACTER = 64
+"""That all may take for each character of the longest output."""
+MOST_BYTES = 512 << 20
+MAX_EQUAL_KEYS = 64
+"""Of a mapping, whose hashes a template can make equal: to compare two such takes that many looks for each key."""
 _STEPS_A_CLOCK = 16
 _LARGE = 4096
 _OWN_HASH = 1 << 60
@@ -60,45 +66,43 @@ class Meter:
     """The account of one rendering. Every method raises RunError when a limit is passed.
 
     All limits on characters grow with the conversation: output to 1 MiB and four times the input, one value
-    to twice that, all lists and mappings built to sixteen times that; time and steps do, too, up to 10 s. The clock is
-    the thread's processor time. Of texts those count that are there (`texts`): a template that writes its text into one
-    variable, a piece after the other, builds each of its beginnings.
+    to twice that, all that is there to 64 bytes for each character of output, up to 512 MiB; time and steps do, too, up
+    to 10 s. The clock is the thread's processor time. Lists, mappings and other objects count for good, texts as long
+    as they are there (`account`): a template that writes its text into one variable, a piece after the other, builds
+    each of its beginnings.
     """
 
     def __init__(self, input_characters: int, messages: int = 0) -> None:
         self.max_output = MAX_OUTPUT_CHARACTERS + 4 * input_characters
         self.max_value = 2 * self.max_output
         self.depth = 0
-        self._characters_left = 16 * self.max_output
         self._steps = 0
         more = input_characters * _CHARACTER_STEPS + messages * _MESSAGE_STEPS
         self._max_steps = min(MAX_STEPS + more, MOST_STEPS)
         more_s = input_characters * _CHARACTER_CPU_S + messages * _MESSAGE_CPU_S
-        self.texts = TextAccount(_TEXT_BYTES * self.max_output, min(MAX_CPU_S + more_s, MOST_CPU_S))
+        most_bytes = min(_BYTES_A_CHARACTER * self.max_output, MOST_BYTES)
+        self.account = TextAccount(most_bytes, min(MAX_CPU_S + more_s, MOST_CPU_S))
         self._sizes: dict[int, tuple[object, _Size]] = {}
 
     def step(self) -> None:
         """Counts one operation."""
         self._steps += 1
         if self._steps % _STEPS_A_CLOCK == 0:
-            self.texts.check_clock()
+            self.account.check_clock()
         if self._steps > self._max_steps:
             raise RunError(f"chat template: more than {self._max_steps} steps; it may loop without end")
 
     def charge(self, characters: int) -> None:
         """Counts a container about to be built, or just built, for good; `characters` may be any size."""
         self.reserve(characters)
-        self._characters_left -= characters
+        self.account.charge(characters)
 
     def reserve(self, characters: int) -> None:
         """Before something is built: a text, which counts itself once it is there, or what goes at once."""
         if characters > self.max_value:
             raise RunError(f"chat template: a value of {_amount(characters)} characters, more than {self.max_value}")
-        if characters > self._characters_left:
-            raise RunError("chat template: it builds too much text; it may be meant to exhaust memory")
         if characters > _LARGE:
-            self.texts.require(2 * characters)
-            self.texts.check_clock()
+            self.account.require(2 * characters)
 
     def each(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, a step each."""
@@ -114,7 +118,7 @@ class Meter:
     def expect(self, count: int) -> None:
         """Before something goes over so many values: refused if it would take too long."""
         if count > _LARGE:
-            self.texts.check_clock(count * _VALUE_CPU_S)
+            self.account.check_clock(count * _VALUE_CPU_S)
 
     def each_made(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, which a filter makes as they are asked for: a step each, and their sizes are checked."""
@@ -125,15 +129,20 @@ class Meter:
         """`value`, which an operation made, after checking its size."""
         if isinstance(value, str):
             self.reserve(len(value))
-        elif isinstance(value, (list, tuple, dict)):
-            self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(value)))
+        elif isinstance(value, (list, tuple)):
+            self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(value)) + _beside_texts(value))
+            self.size(value)
+        elif isinstance(value, dict):
+            self.check_keys(value)
+            members = itertools.chain(value.keys(), value.values())
+            self.charge(_NODE_CHARACTERS * _CONTAINER_NODES * (1 + len(value)) + _beside_texts(members))
             self.size(value)
         elif isinstance(value, int):
             self.check_integer_bits(value.bit_length())
         return value
 
     def accept_parts(self, parts: Sized) -> None:
-        """The list of a text's parts, each of which counts itself."""
+        """A list of a text's parts, each of which counts, or of members of another list."""
         self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(parts)))
 
     def size(self, value: object) -> _Size:
@@ -196,25 +205,49 @@ class Meter:
         self.compare(len(text) * len(part) if isinstance(part, str) else 0)
 
     def hash_all(self, keys: Iterable[object]) -> None:
-        """Before a mapping or a set is made of `keys`: those whose hashes a template can make equal are compared,
-        each with each. Python draws the hashes of texts."""
-        others = sum(
-            1 for key in keys if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < _OWN_HASH)
-        )
+        """Before a set is made of `keys`: those whose hashes a template can make equal are compared, each with each.
+        Python draws the hashes of texts."""
+        others = _equal_hashes(keys)
         self.compare(others * others)
+
+    def check_keys(self, keys: Iterable[object]) -> None:
+        """Refuse a mapping of more than 64 keys whose hashes may be equal."""
+        if _equal_hashes(keys) > MAX_EQUAL_KEYS:
+            raise RunError(f"chat template: a mapping of more than {MAX_EQUAL_KEYS} keys that are no text")
+
+    def compare_deeply(self, value: object) -> None:
+        """Before a value is compared with others, member by member."""
+        if isinstance(value, _CONTAINERS):
+            known = self._sizes.get(id(value))  # not of a text's parts, which are texts
+            self.compare(max(len(value), known[1].characters if known else 0))
 
     def compare(self, letters: int) -> None:
         """Before so many letters are compared with others, or copied."""
         if letters > MAX_COMPARISONS:
             raise RunError("chat template: it takes too long; it compares long texts with long ones")
         if letters > _LARGE:
-            self.texts.check_clock()
+            self.account.check_clock()
 
     def escaped(self, value: object) -> Markup:
         """str(value) as text of HTML, its size checked before: it may be five times as long."""
         text = self.text(value)
         self.reserve(escaped_length(text))
         return escape(text if isinstance(value, str) else derive(text, value))
+
+
+def _equal_hashes(keys: Iterable[object]) -> int:
+    return sum(1 for key in keys if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < _OWN_HASH))
+
+
+def _beside_texts(members: Iterable[object]) -> int:
+    """What members take that are neither text nor containers, which count where they are made."""
+    characters = 0
+    for member in members:
+        if isinstance(member, int):
+            characters += member.bit_length() // 3
+        elif member is not None and not isinstance(member, (str, *_CONTAINERS)):
+            characters += _OTHER_CHARACTERS
+    return characters
 
 
 def _amount(characters: int) -> str:

@@ -66,10 +66,10 @@ def _check_split(
 def bounded_pairs(meter: Meter, pairs: object) -> object:
     """What dict() and namespace() take, a mapping or pairs, its keys counted."""
     if isinstance(pairs, Mapping):
-        meter.hash_all(pairs)
+        meter.check_keys(pairs)
         return pairs
     listed = list(meter.each(cast("Iterable[object]", pairs)))
-    meter.hash_all(pair[0] if isinstance(pair, (str, list, tuple)) and pair else None for pair in listed)
+    meter.check_keys(pair[0] if isinstance(pair, (str, list, tuple)) and pair else None for pair in listed)
     return listed
 
 

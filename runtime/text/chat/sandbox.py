@@ -167,6 +167,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if name == "format_map":
             raise SecurityError("access to attribute 'format_map' of 'str' is not allowed")
 
+        self.meter.charge(OBJECT_CHARACTERS)
+
         def bounded(*args: object, **kwargs: object) -> str:
             return BoundedFormatter(self, self.meter).format_text(template, args, kwargs)
 
@@ -184,6 +186,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             if name == "replace" and len(args) >= 2 and isinstance(text, Markup):
                 args = (args[0], meter.escaped(args[1]), *args[2:])
             costs.check_method(meter, text, name, args, named)
+        else:
+            meter.compare_deeply(getattr(__obj, "__self__", None))  # `index` and `count` of lists
         if args and (__obj is dict or __obj is ChatNamespace):
             args = (costs.bounded_pairs(meter, args[0]), *args[1:])
         if len(args) + len(named) > MOST_ARGUMENTS:  # a macro has them as lists
@@ -239,6 +243,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def _count_test(self, test: Function) -> Function:
         def counted(*args: object, **kwargs: object) -> object:
             self.meter.step()
+            for value in args:
+                self.meter.compare_deeply(value)
             return test(*args, **kwargs)
 
         return counted
@@ -275,7 +281,7 @@ def _slice(context: Context, value: Sequence[object], start: int, stop: int, ste
     meter = _meter(context)
     if isinstance(result, str):
         return meter.accept(result)
-    meter.charge(len(result))  # no larger than the value it is a part of
+    meter.accept_parts(result)  # its members are there already
     return result
 
 
@@ -285,7 +291,10 @@ def _built(context: Context, value: object) -> object:
 
 @pass_context
 def _step(context: Context, value: object) -> object:
-    _meter(context).step()
+    """Before a value is compared, and behind a test."""
+    meter = _meter(context)
+    meter.step()
+    meter.compare_deeply(value)
     return value
 
 

@@ -308,7 +308,7 @@ def test_a_bomb_has_not_more_with_each_message(made: str, monkeypatch: pytest.Mo
     """3,000 messages have 12 s and 17,000,000 steps, were it not for what any conversation has at most."""
     loop = f"{{% for j in range(99999) %}}{{% set x = {made} %}}{{% endfor %}}"
     loops = f"{{% for i in range(99999) %}}{loop}{{% endfor %}}"
-    assert limits.Meter(0, 3000).texts._deadline - time.thread_time() <= limits.MOST_CPU_S
+    assert limits.Meter(0, 3000).account._deadline - time.thread_time() <= limits.MOST_CPU_S
     monkeypatch.setattr(limits, "MOST_CPU_S", 2.0)
     reset_peak()
     before_bytes, start = peak_rss_bytes(), time.thread_time()
@@ -362,16 +362,40 @@ def test_what_is_held_counts_whatever_made_it(held: str) -> None:
     assert peak_rss_bytes() - before_bytes < 2 * MAX_EXTRA_BYTES
 
 
+OBJECTS = {
+    "namespaces": "namespace()",
+    "generators": "messages | map('upper')",
+    "long integers": "range(big, big + 1000) | list",
+    "methods": "[" + ", ".join(["''.upper"] * 50) + "]",
+    "formats": "[" + ", ".join(["''.format"] * 50) + "]",
+    "slices of lists": "messages[1:]",
+    "mappings": "{'a': i, 'b': j}",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("made", ["namespace()", "messages | map('upper')"])
+@pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_objects_without_text_count(made: str) -> None:
-    source = "{% set ns = namespace(l=0) %}{% for i in range(99999) %}{% for j in range(99999) %}"
+    source = "{% set ns = namespace(l=0) %}{% set big = 2**1000 * 2**1000 %}"
+    source += "{% for i in range(99999) %}{% for j in range(99999) %}"
     source += f"{{% set ns.l = namespace(n=ns.l, x={made}) %}}{{% endfor %}}{{% endfor %}}"
     reset_peak()
     before_bytes = peak_rss_bytes()
     with pytest.raises(RunError, match=r"^chat template: it builds too much text"):
         ChatTemplate(source).render([{"role": "user", "content": "hi"}] * 500)
     assert peak_rss_bytes() - before_bytes < 2 * MAX_EXTRA_BYTES
+
+
+EQUAL_KEYS = "{" + ", ".join(f"m * {number}: 1" for number in range(200)) + "}"
+
+
+@pytest.mark.parametrize("made", ["dict(range(0, 16000 * m, m) | batch(2))", EQUAL_KEYS], ids=["made", "written"])
+def test_mappings_whose_keys_hash_alike_are_short(made: str) -> None:
+    """To compare two of n keys takes n * n looks. Hashes of texts are drawn; small integers have their own."""
+    source = f"{{% set m = 2**61 - 1 %}}{{% set d = {made} %}}{{{{ [d] * 20 == [d] * 20 }}}}"
+    with pytest.raises(RunError, match="a mapping of more than 64 keys that are no text"):
+        ChatTemplate(source).render(MESSAGES)
+    assert ChatTemplate("{{ dict(range(1000) | batch(2)) | length }}").render(MESSAGES) == "500"
 
 
 @pytest.mark.slow
