@@ -25,7 +25,7 @@ from pyc.runtime.host.temporary_files import create_locked_folder
 
 logger = logging.getLogger(__name__)
 
-_name = re.compile(r"pyc-(cc|ld|tvm|zig|calibration|eval|export)-[0-9a-f]{16}")
+_name = re.compile(r"pyc-(cc|ld|tvm|zig|calibration|eval|export|wheels|pip|report)-[0-9a-f]{16}")
 _COMPILERS = ("cc", "ld", "tvm", "zig")
 """Purposes whose failure is one of lowering; that of others is the system's."""
 _LIMITS = {

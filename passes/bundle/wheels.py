@@ -6,13 +6,17 @@ rest for the machine and Python that are asked for. With a folder of wheels give
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pyc.compiler.files.work_folder import work_folder
 from pyc.passes.bundle.files import BundleFile
 from pyc.passes.bundle.markers import environment, holds
 from pyc.passes.bundle.pip_settings import pip_environment
@@ -32,6 +37,8 @@ DISTRIBUTION = "pyc-compiler"
 MACHINES = ("x86_64", "aarch64")
 MAX_LICENCE_BYTES = 1 << 20
 MOST_NAMED = 3
+_EPOCH = "315532800"
+"""The first second of 1980, where the times of zip files begin."""
 _OWN = "pyc's own, which `pip wheel --no-deps -w DIR .` makes in a checkout"
 _GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34)))
 _exception = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): .")
@@ -136,7 +143,9 @@ def _fetch_own(folder: Path) -> None:
         # What setuptools leaves of an earlier build would be in the wheel; and a checkout is not ours to write to.
         settings = folder / "setuptools.cfg"
         settings.write_text(f"[build]\nbuild_base = {folder / 'build'}\n[egg_info]\negg_base = {folder}\n", "utf-8")
-        _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source), DIST_EXTRA_CONFIG=str(settings))
+        # Times of files are those of the checkout, of which a job makes a new one each time.
+        about = {"SOURCE_DATE_EPOCH": _EPOCH, "DIST_EXTRA_CONFIG": str(settings)}
+        _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source), **about)
 
 
 def _download(folder: Path, target: Target, versions: dict[str, str]) -> list[str]:
@@ -275,20 +284,39 @@ def _is_installed(wheel: Path) -> bool:
 
 def _pip(*arguments: str, **environment: str) -> None:
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**pip_environment(arguments[0]), **environment},
-        )
-    except OSError as error:
-        raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
-    if done.returncode:
-        reason = _cause(done.stderr) or f"exit code {done.returncode}"
+    with work_folder("pip") as folder:  # for what pip and the processes that it starts leave when they are ended
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                process_group=0,
+                env={**pip_environment(arguments[0]), **environment, "TMPDIR": str(folder)},
+            )
+        except OSError as error:
+            raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
+        with process:
+            try:
+                stderr = process.communicate()[1]
+            except BaseException:
+                _end_group(process)
+                raise
+    if process.returncode:
+        reason = _cause(stderr) or f"exit code {process.returncode}"
         raise ArtifactError(f"pip {arguments[0]}: {reason}")
+
+
+def _end_group(leader: subprocess.Popen[str]) -> None:
+    """End a process and those that it started, and wait until all are gone, or for a second."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()
+        for _ in range(100):
+            os.killpg(leader.pid, 0)
+            time.sleep(0.01)
 
 
 def _cause(stderr: str) -> str:

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -207,6 +209,46 @@ def test_a_wheel_that_is_another_now_is_not_taken(is_there, installed_from, tmp_
     assert fetching[-1] == "click==1" and "3.13" in fetching and f"--platform=manylinux_2_28_{OTHER}" in fetching
 
 
+@pytest.fixture
+def python_that(monkeypatch, tmp_path):
+    """`python_that(commands)`: an interpreter that does these in place of pip, of which no settings are found."""
+
+    def make(commands):
+        place = tmp_path / "interpreter"
+        place.write_text(f"#!/bin/sh\ncase $2 in -c) echo '[]'; exit;; esac\n{commands}\n")
+        place.chmod(0o755)
+        monkeypatch.setattr("pyc.passes.bundle.wheels.sys.executable", str(place))
+
+    return make
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_ends_what_pip_started_and_removes_its_files(error, python_that, tmp_path, monkeypatch):
+    """As a signal to pyc alone does. pip builds in processes of its own, and cannot clear up once it is ended."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    writing = "while true; do mkdir -p $TMPDIR/pip-build; echo x >> $TMPDIR/pip-build/file; done"
+    python_that(f"({writing}) & echo $! > '{tmp_path}/child'; echo $TMPDIR > '{tmp_path}/place'; wait")
+
+    def interrupt(number, frame):
+        raise error
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        with pytest.raises(error):
+            fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    child = int((tmp_path / "child").read_text())
+    stat = Path(f"/proc/{child}/stat")  # it may be there until somebody asks how it ended
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert Path((tmp_path / "place").read_text().strip()).parent == tmp_path / "temporary"
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
 PIP_WITHOUT_SPACE = """\
   error: subprocess-exited-with-error
 
@@ -234,9 +276,9 @@ ERROR: Failed to build one or more wheels
         ("", "exit code 1"),
     ],
 )
-def test_what_stopped_pip_is_said(stderr, reason, monkeypatch, tmp_path):
-    failed = subprocess.CompletedProcess((), 1, "", stderr)
-    monkeypatch.setattr("pyc.passes.bundle.wheels.subprocess.run", lambda *arguments, **options: failed)
+def test_what_stopped_pip_is_said(stderr, reason, python_that, tmp_path):
+    (tmp_path / "stderr").write_text(stderr)
+    python_that(f"cat '{tmp_path}/stderr' >&2; exit 1")
     with pytest.raises(ArtifactError, match=re.escape(reason)) as caught:
         fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
     assert "\n" not in str(caught.value)
