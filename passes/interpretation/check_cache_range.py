@@ -1,6 +1,7 @@
 """Looks for keys and values that a cache of f16 does not hold, and says so once.
 
-A product of a row with what a norm gives, whose mean square is one, is about as large as the row is long. f16 holds
+A product of a row with what a norm gives, whose mean square is that of its gain, is about as large as the row times
+the gain is long. f16 holds
 numbers from 2^-24 to 65504: far below they are zero, beyond infinite, whatever the checkpoint's dtype held. Keys that
 have a norm of their own are near 1, and a bias is what they are at least.
 """
@@ -11,7 +12,7 @@ import logging
 
 import numpy as np
 
-from pyc.compiler.evaluate import evaluate_rows
+from pyc.compiler.evaluate import Floats, evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, Stored
@@ -46,16 +47,23 @@ def _beyond(name: str, module: Module, files: SourceFiles) -> tuple[str, str, fl
     if projection is None or (projection == "k_proj" and name.replace("k_proj", "k_norm") in module.weights):
         return None
     matrix, bias = _base(module.weights[name]), module.weights.get(name.removesuffix("weight") + "bias")
+    gain = module.weights.get(f"{name.rpartition('.self_attn.')[0]}.input_layernorm.weight")
     if not is_cheap(matrix):
         return None
     try:
-        size = float(np.sqrt(np.square(some_rows(matrix, files), dtype=np.float64).sum(-1)).max(initial=0))
+        rows = some_rows(matrix, files).astype(np.float64)
+        if gain is not None:  # which is folded into the matrix where that costs no rounding
+            rows *= _vector(gain, files)
+        size = float(np.sqrt(np.square(rows).sum(-1)).max(initial=0))
         if bias is not None:
-            numbers = evaluate_rows(_base(bias), 0, bias.shape[0], files)
-            size = max(size, float(np.abs(numbers).max(initial=0)))
+            size = max(size, float(np.abs(_vector(bias, files)).max(initial=0)))
     except (IngestError, QuantizeError):  # a build says so, and reads it all
         return None
     return (name, _KINDS[projection], size) if 0 < size < LEAST or size > MOST else None
+
+
+def _vector(expression: Expression, files: SourceFiles) -> Floats:
+    return evaluate_rows(_base(expression), 0, expression.shape[0], files)
 
 
 def _base(expression: Expression) -> Expression:

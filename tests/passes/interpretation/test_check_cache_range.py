@@ -63,6 +63,18 @@ def test_nothing_is_said_of_what_it_holds(kind, factor, scaled, caplog):
     assert warned(scaled(kind, V, factor), caplog) == []
 
 
+@pytest.mark.parametrize("scheme", ["none", "bf16", "int8"])
+@pytest.mark.parametrize(("gain", "factor", "is_named"), [(1e7, 1, True), (1e-9, 1, True), (1e6, 1e-6, False)])
+def test_the_gain_of_the_norm_before_counts(scheme, gain, factor, is_named, tiny_copy, caplog):
+    path = tiny_copy("llama", **SIZES, dtype="bfloat16")
+    tensors = load_file(path / "model.safetensors")
+    tensors["model.layers.1.input_layernorm.weight"] *= gain
+    for name in (V, K):
+        tensors[f"{name}.weight"] *= factor
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    assert len(warned(path, caplog, scheme=scheme)) == int(is_named)
+
+
 def test_keys_with_a_norm_are_near_one(scaled, caplog):
     assert warned(scaled("qwen3", K, 1e-9), caplog) == []
 
