@@ -12,7 +12,6 @@ from pyc.runtime.text.counted import counted
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
-    from pyc.runtime.artifact.trust.policy import Policy
     from pyc.runtime.errors import PycError
     from pyc.runtime.sources.places import Place
 
@@ -65,15 +64,13 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
     The bytes are checked before the signers are: 11 and 12 say that all of them are intact, the message of 15, too.
     """
     from pyc.runtime.artifact.trust.counting_keys import REVOKED
-    from pyc.runtime.artifact.trust.policy import trust_of
     from pyc.runtime.errors import PycError
     from pyc.streams import courtesy
 
     require_one_answer(trust, allow_unsigned)
     refusal: PycError | None
     try:
-        policy = trust_of(trust) if trust is not None else None
-        verdict, refusal = _verify(artifact, policy, allow_unsigned)
+        verdict, refusal = _verify(artifact, trust, allow_unsigned)
     except PycError as error:
         verdict, refusal = _negative(artifact, error), error
     if as_json:
@@ -91,7 +88,7 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
 
 
 def _verify(
-    artifact: "Place", policy: "Policy | None", allow_unsigned: bool
+    artifact: "Place", trust: str | None, allow_unsigned: bool
 ) -> "tuple[Verdict, PycError | None]":
     """Return the verdict on an artifact whose bytes are intact, and the error where its signers do not pass.
 
@@ -100,6 +97,7 @@ def _verify(
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.decision import decide
     from pyc.runtime.artifact.trust.keys import PublicKey
+    from pyc.runtime.artifact.trust.policy import trust_of
     from pyc.runtime.artifact.trust.subjects import artifact_digest
     from pyc.runtime.errors import PycError, TrustError
 
@@ -111,7 +109,7 @@ def _verify(
         refusal: PycError | None = None
         if not allow_unsigned:
             try:
-                decision = decide(opened, policy, looks_at_all=True)
+                decision = decide(opened, None if trust is None else trust_of(trust), looks_at_all=True)
             except TrustError as error:
                 refusal = TrustError(f"{artifact}: intact, but whether it may run here is not known: {error}")
             except PycError as error:  # its signatures are on another machine

@@ -225,3 +225,14 @@ def test_a_private_key_in_place_of_its_public_half(pyc, make_artifact, key_home)
         assert "a private key, which signs and stays secret; give its public half, which `pyc keygen --public" in err
         assert not set(private.read_text().splitlines()[1:]) & set(err.split())
         assert "c2Vj" not in err
+
+
+def test_bytes_are_checked_before_the_policy_that_is_asked_for(pyc, decoder_artifact, tmp_path):
+    policy, damaged = tmp_path / "policy.toml", tmp_path / "damaged.pyca"
+    policy.write_text("junk")
+    data = bytearray(decoder_artifact.read_bytes())
+    data[-100] ^= 1
+    damaged.write_bytes(data)
+    assert pyc("verify", damaged, "--trust", policy)[0] == 8
+    code, out, err = pyc("verify", decoder_artifact, "--trust", policy)
+    assert (code, out) == (15, "") and "intact, but whether it may run here is not known: " in err
