@@ -49,7 +49,7 @@ def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
         fail(
             mark_of(node, "quantize", "algorithm"),
             f"quantize.algorithm: got {quantize.algorithm!r}, but scheme {quantize.scheme} has no codes to choose; "
-            "remove it, or write a scheme of codes, such as int4-g32",
+            "remove it (--set quantize.algorithm=rtn), or write a scheme of codes, such as int4-g32",
         )
     if quantize.calibration.imatrix is not None and "imatrix" not in quantize.algorithms():
         fail(

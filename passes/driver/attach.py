@@ -33,7 +33,7 @@ from pyc.passes.driver.take_programs import TakenPrograms
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.artifact.trust.policy import trust_of
+from pyc.runtime.artifact.trust.policy import trust_of, trust_sources
 from pyc.runtime.errors import IngestError, LowerError, PycError, QuantizeError, RecipeError
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def attach(
                 key=key,
                 progress=progress,
                 programs_from=partial(TakenPrograms, opened),
-                sources=((os.fspath(program), "the program"),),
+                sources=((os.fspath(program), "the program"), *trust_sources(asked)),
             )
 
 

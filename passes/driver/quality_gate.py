@@ -203,7 +203,7 @@ def _text(recipe: Recipe, wanted: Quality, files: SourceFiles) -> str:
             raise RecipeError(f"{where}: it has {size:,} bytes, expected at most {MOST_BYTES:,}; cut it")
         data = files.read(path)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise RecipeError(f"{where}: cannot be read: {reason}") from error
     try:
         text = data.decode("utf-8")

@@ -90,7 +90,7 @@ def _chosen(name: str, file: str | os.PathLike[str] | None, *, create: bool, hom
     if len(chosen) > 1:
         raise ArtifactError(f"{' and '.join(chosen)} are both set; unset one of them")
     if value := given[VARIABLE]:
-        if value.startswith(("/", "./", "~/", "../")) and len(value) < 4096 and os.path.lexists(value):
+        if len(value) < 4096 and os.path.lexists(os.path.expanduser(value.strip())):
             raise ArtifactError(f"${VARIABLE}: a path, expected the key's text; give the path in ${FILE_VARIABLE}")
         return ChosenKey(parse_signing_key(value, f"${VARIABLE}", "env"), None)
     if path := given[FILE_VARIABLE]:

@@ -134,6 +134,12 @@ def _machine_policy(home: Path | None) -> Policy:
     return read_policy(path)
 
 
+def trust_sources(text: str) -> tuple[tuple[str, str], ...]:
+    """The file that `trust_of` reads, and what it is called, for those who refuse to write over it."""
+    is_file = text != "required" and not text.startswith(f"{KEY_TYPE} ")
+    return ((text, "whom to trust"),) if is_file else ()
+
+
 def check_read_often(text: str, option: str) -> None:
     """Raise TrustError where the words that `trust_of` takes name a pipe, for a command that asks more than once."""
     if not text.startswith(f"{KEY_TYPE} "):

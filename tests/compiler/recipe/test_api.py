@@ -233,7 +233,7 @@ def test_a_pattern_for_which_backtracking_takes_hours() -> None:
 @pytest.mark.parametrize("scheme", ["none", "bf16", "f16"])
 @pytest.mark.parametrize("algorithm", ["gptq", "awq", "imatrix"])
 def test_an_algorithm_without_codes_to_choose_is_refused(scheme: str, algorithm: str) -> None:
-    said = f"quantize.algorithm: got '{algorithm}', but scheme {scheme} has no codes to choose; remove it"
+    said = f"quantize.algorithm: got '{algorithm}', but scheme {scheme} has no codes to choose; remove it (--set"
     with pytest.raises(RecipeError, match=re.escape(said)):
         recipe_from({"model": "m", "quantize": {"scheme": scheme, "algorithm": algorithm}})
     overrides = [{"match": "re:.*mlp.*", "scheme": "int4-g32"}]

@@ -384,6 +384,14 @@ def test_only_a_trusted_program_is_taken(base, program, write, tmp_path, monkeyp
     with open_artifact(program) as opened:
         signer = PublicKey(opened.signature.public_key).text()
     assert pyc("attach", program, source, "-o", tmp_path / "out.pyca", "--trust", signer)[0] == 0
+    for name in ("signer.pub", "link.pub"):
+        public = tmp_path / "signer.pub"
+        public.write_text(signer + "\n")
+        (tmp_path / "link.pub").unlink(missing_ok=True)
+        (tmp_path / "link.pub").symlink_to(public)
+        code, _, err = pyc("attach", program, source, "-o", public, "--trust", tmp_path / name, "--force")
+        assert code == 8 and "signer.pub: is whom to trust" in err
+        assert public.read_text() == signer + "\n"
     with pytest.raises(UntrustedArtifactError, match="expected key"):
         attach(program, source, output=tmp_path / "other.pyca", trust=PublicKey(bytes(range(32))).text())
     with pytest.raises(RecipeError, match="trust: got 5, expected a path"):

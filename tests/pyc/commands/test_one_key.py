@@ -48,6 +48,19 @@ def test_only_the_key_that_is_asked_for(pyc, command, own_key, tmp_path):
     assert f"signed by key {own_key.fingerprint}, expected key {other.fingerprint}" in err
 
 
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_page_never_replaces_the_key(pyc, decoder_artifact, own_key, is_linked, tmp_path):
+    public, text, link = tmp_path / "own.pub", tmp_path / "text.txt", tmp_path / "link.pub"
+    public.write_text(own_key.text() + "\n")
+    text.write_text("one two three four five six seven eight nine ten\n" * 8)
+    link.symlink_to(public)
+    trust = link if is_linked else public
+    words = ("eval", decoder_artifact, "--text", text, "--trust", trust, "--html", public, "--force", "--no-speed")
+    code, out, err = pyc(*words)
+    assert (code, out) == (8, "") and "own.pub: is a file of this evaluation" in err
+    assert public.read_text() == own_key.text() + "\n"
+
+
 @pytest.mark.parametrize("name", ["eval", "bench"])
 def test_a_pipe_is_asked_once_and_so_refused(pyc, name, decoder_artifact, tmp_path):
     pipe = tmp_path / "pipe"

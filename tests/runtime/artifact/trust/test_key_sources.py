@@ -70,10 +70,13 @@ def test_a_public_key_in_place_of_the_private_one(
 def test_a_path_in_place_of_a_keys_text(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GitLab gives variables of the kind File so."""
     write_key_file(tmp_path / "ci.key")
-    monkeypatch.setenv("PYC_SIGNING_KEY", str(tmp_path / "ci.key"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     said = "$PYC_SIGNING_KEY: a path, expected the key's text; give the path in $PYC_SIGNING_KEY_FILE"
-    with pytest.raises(ArtifactError, match=f"^{re.escape(said)}$"):
-        choose_key()
+    for path in (tmp_path / "ci.key", "~/ci.key", "ci.key"):
+        monkeypatch.setenv("PYC_SIGNING_KEY", str(path))
+        with pytest.raises(ArtifactError, match=f"^{re.escape(said)}$"):
+            choose_key()
     monkeypatch.setenv("PYC_SIGNING_KEY", str(tmp_path / "nothing.key"))
     with pytest.raises(ArtifactError, match=r"^\$PYC_SIGNING_KEY: not an unencrypted PEM private key: "):
         choose_key()
