@@ -125,11 +125,16 @@ def _sort(
     meter.pass_over(values)
     costs.check_attribute(attribute)
     if attribute is None:
-        meter.charge(TEXT * len(values) + meter.size(values).characters)
+        characters = meter.size(values).characters
+        meter.charge(TEXT * len(values) + characters)
     else:
         keys_of = builtin.make_multi_attrgetter(context.environment, attribute)
-        for key in (key for each in values for key in keys_of(each)):
-            meter.charge(TEXT + (len(key) if isinstance(key, str) else 0))
+        characters = 0
+        for key in (key for each in meter.each(values) for key in keys_of(each)):
+            size = meter.size(key).characters
+            meter.charge(TEXT + (size if isinstance(key, str) else 0))
+            characters += size
+    meter.compare(characters * len(values).bit_length())
     return builtin.do_sort(context.environment, values, reverse, case_sensitive, attribute)
 
 

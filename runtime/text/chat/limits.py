@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import cast
 
+from jinja2.runtime import Macro
+
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, escape, escaped_length
 from pyc.runtime.text.authored_text import VIEWS, derive
@@ -41,6 +43,9 @@ _STEPS_A_CLOCK = 16
 _LARGE = 4096
 _OWN_HASH = 1 << 60
 """Integers below are hashes of no other."""
+_REMEMBERED_BYTES = 256
+"""That the size of a list takes, with the list."""
+_LETTER_CPU_S = 2e-9
 _VALUE_CPU_S = 1e-6
 """What a filter takes for a value that it goes over, with the text that is made of it."""
 _CHARACTER_CPU_S, _MESSAGE_CPU_S = 5e-6, 0.004
@@ -123,7 +128,7 @@ class Meter:
     def each_made(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, which a filter makes as they are asked for: a step each, and their sizes are checked."""
         for value in self.each(values):
-            yield value if isinstance(value, str) else self.accept(value)
+            yield value if isinstance(value, str) or id(value) in self._sizes else self.accept(value)
 
     def accept(self, value: object) -> object:
         """`value`, which an operation made, after checking its size."""
@@ -155,7 +160,7 @@ class Meter:
         if isinstance(value, int):
             return _Size(_NODE_CHARACTERS + value.bit_length() // 3, 1, 1)
         if not isinstance(value, _HOLDERS):
-            return _Size(_NODE_CHARACTERS, 1, 1)
+            return _Size(_shown_characters(value), 1, 1)
         known = self._sizes.get(id(value))
         if known is not None:
             return known[1]
@@ -165,11 +170,12 @@ class Meter:
         characters, depth, objects = _NODE_CHARACTERS, 0, 1
         for member in members:
             if not isinstance(member, _HOLDERS):  # as above; most members of large values are none of these
-                characters += _NODE_CHARACTERS
                 if isinstance(member, str):
-                    characters += len(member)
+                    characters += _NODE_CHARACTERS + len(member)
                 elif isinstance(member, int):
-                    characters += member.bit_length() // 3  # of which each digit has more
+                    characters += _NODE_CHARACTERS + member.bit_length() // 3  # of which each digit has more
+                else:
+                    characters += _NODE_CHARACTERS if member is None else _shown_characters(member)
                 depth = depth or 1
                 objects += 1
                 continue
@@ -182,6 +188,7 @@ class Meter:
         if depth >= MAX_VALUE_DEPTH:
             raise RunError(f"chat template: a value nested more than {MAX_VALUE_DEPTH} deep")
         size = _Size(characters, depth + 1, objects)
+        self.account.charge(_REMEMBERED_BYTES)
         self._sizes[id(value)] = (value, size)  # the reference keeps the id from being used again
         return size
 
@@ -226,13 +233,24 @@ class Meter:
         if letters > MAX_COMPARISONS:
             raise RunError("chat template: it takes too long; it compares long texts with long ones")
         if letters > _LARGE:
-            self.account.check_clock()
+            self.account.check_clock(letters * _LETTER_CPU_S)
 
     def escaped(self, value: object) -> Markup:
         """str(value) as text of HTML, its size checked before: it may be five times as long."""
         text = self.text(value)
-        self.reserve(escaped_length(text))
+        length = escaped_length(text)
+        self.reserve(length)
+        self.expect((length - len(text)) // 2)
         return escape(text if isinstance(value, str) else derive(text, value))
+
+
+def _shown_characters(value: object) -> int:
+    """The characters that a value which holds no text is shown by, at most."""
+    if isinstance(value, range):
+        return sum(_NODE_CHARACTERS + each.bit_length() // 3 for each in (value.start, value.stop, value.step))
+    if isinstance(value, Macro):
+        return _OTHER_CHARACTERS + len(value.name)
+    return 3 * _NODE_CHARACTERS if isinstance(value, float) else _OTHER_CHARACTERS
 
 
 def _equal_hashes(keys: Iterable[object]) -> int:
@@ -244,7 +262,7 @@ def _beside_texts(members: Iterable[object]) -> int:
     characters = 0
     for member in members:
         if isinstance(member, int):
-            characters += member.bit_length() // 3
+            characters += 0 if -6 < member < 257 else 32 + member.bit_length() // 7  # of which Python has one each
         elif member is not None and not isinstance(member, (str, *_CONTAINERS)):
             characters += _OTHER_CHARACTERS
     return characters

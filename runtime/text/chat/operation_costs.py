@@ -27,6 +27,9 @@ SPLIT_METHODS = frozenset({"split", "rsplit", "splitlines"})
 PARTING_METHODS = SPLIT_METHODS | {"partition", "rpartition"}
 """Whose parts are new texts, together as long as the text."""
 _LONG = 4096
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_PIECE_BYTES = 128
+"""What a piece of a text takes and its authors, while the pieces are put together."""
 _ENTRY = 8
 """What a list takes for a value."""
 
@@ -55,11 +58,15 @@ def _check_split(
     meter: Meter, text: str, name: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> None:
     separator = args[0] if args else kwargs.get("sep")
-    if name != "splitlines" and isinstance(separator, str) and separator:
+    if name == "splitlines":
+        parts = 1 + sum(map(text.count, _LINE_ENDS))
+    elif isinstance(separator, str) and separator:
         parts = text.count(separator)
     else:
+        meter.account.require(_PIECE_BYTES // 2 * (len(text) // 2))
         parts = len(getattr(str, name)(text, *args, **kwargs))
     meter.reserve(_ENTRY * parts)
+    meter.account.require(_PIECE_BYTES // 2 * parts)
     meter.expect(2 * parts if isinstance(text, Markup) else parts)  # whose parts are marked, too
 
 
@@ -67,8 +74,10 @@ def bounded_pairs(meter: Meter, pairs: object) -> object:
     """What dict() and namespace() take, a mapping or pairs, its keys counted."""
     if isinstance(pairs, Mapping):
         meter.check_keys(pairs)
+        meter.charge(TEXT * len(pairs))
         return pairs
     listed = list(meter.each(cast("Iterable[object]", pairs)))
+    meter.charge(TEXT * len(listed))
     meter.check_keys(pair[0] if isinstance(pair, (str, list, tuple)) and pair else None for pair in listed)
     return listed
 
@@ -99,6 +108,8 @@ def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
     if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
         times = text.count(old) if old else len(text) + 1
         meter.reserve(len(text) + times * max(0, len(new) - len(old)))
+        meter.account.require(_PIECE_BYTES * times)
+        meter.expect(times)
 
 
 def check_percent(meter: Meter, template: object, values: object) -> None:

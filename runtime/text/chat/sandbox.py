@@ -202,7 +202,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                 meter.accept_parts(cast("Sequence[str]", result))
                 return result
             if isinstance(result, ChatNamespace):
-                meter.charge(OBJECT_CHARACTERS)
+                meter.charge(OBJECT_CHARACTERS + costs.TEXT * len(named))
             return meter.accept(result)
         finally:
             meter.depth -= 1

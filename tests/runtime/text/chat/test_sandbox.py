@@ -398,16 +398,44 @@ def test_mappings_whose_keys_hash_alike_are_short(made: str) -> None:
     assert ChatTemplate("{{ dict(range(1000) | batch(2)) | length }}").render(MESSAGES) == "500"
 
 
+LONG = "m" * 60_000
+SLOW = {  # operations that Python does at once, and for which it would take seconds or gigabytes
+    "sorted lists": "{% set l = namespace(a=range(90000) | list) %}{{ ([l] * 10000) | sort(attribute='a') | length }}",
+    "copied mappings": "{% set d = dict(range(90000) | batch(2)) %}{% set ns = namespace(l=0) %}"
+    "{% for i in range(9999) %}{% set ns.l = namespace(n=ns.l, x=namespace(d)) %}{% endfor %}",
+    "shown ranges": "{% set r = range(2**1000 * 2**1000, 2**1000 * 2**1000 + 9) %}{{ [[r] * 100] * 2500 }}",
+    "shown macros": f"{{% macro {LONG}() %}}{{% endmacro %}}{{{{ [[{LONG}] * 10] * 3000 }}}}",
+    "replaced letters": "{% set t = 'xa' * 1000000 %}"
+    "{% for i in range(999) %}{{ t.replace('a', 'b') | length }}{% endfor %}",
+    "items": "{% set d = dict(range(9000) | batch(2)) %}{% set ns = namespace(l=0) %}"
+    "{% for i in range(99999) %}{% set ns.l = namespace(n=ns.l, x=d.items() | list) %}{% endfor %}",
+    "escaped letters": "{% set t = messages[0].content ~ '<' * 1000000 %}"
+    "{% for i in range(999) %}{{ t | escape | length }}{% endfor %}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SLOW.values(), ids=SLOW)
+def test_what_python_does_at_once_is_refused_before(source: str) -> None:
+    reset_peak()
+    before_bytes, start = peak_rss_bytes(), time.thread_time()
+    with pytest.raises(RunError, match=r"^chat template: (a value of|it builds too much text|it takes too long)"):
+        ChatTemplate(source).render(MESSAGES)
+    assert time.thread_time() - start < MAX_CPU_S
+    assert peak_rss_bytes() - before_bytes < MAX_EXTRA_BYTES
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "parted", ["t.split('a')", "(t | safe).split('a')", "(t.replace('a', '\n') | safe).splitlines()", "t.rsplit('a')"]
+    "parted", ["t.split('a')", "(t | safe).split('a')", "(t | safe).splitlines()", "t.rsplit('a')"]
 )
 def test_a_text_of_millions_of_parts(parted: str) -> None:
     """Each part is the same empty text, and takes time. 3,000 messages have 10 s."""
     source = f"{{% set t = messages[0].content * 8 %}}{{{{ {parted} | length }}}}"
+    said = ("\n" if "lines" in parted else "a") * 500_000
     start = time.thread_time()
     with pytest.raises(RunError, match=r"^chat template: a value of [0-9]+ characters, more than"):
-        ChatTemplate(source).render([{"role": "user", "content": "a" * 500_000}, *(3000 * MESSAGES[:1])])
+        ChatTemplate(source).render([{"role": "user", "content": said}, *(3000 * MESSAGES[:1])])
     assert time.thread_time() - start < MAX_CPU_S
 
 
