@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import click
@@ -148,11 +148,28 @@ def entry() -> None:
     begin()
 
 
+@contextlib.contextmanager
+def _no_word_of_lost_memory() -> Iterator[None]:
+    """Python prints a traceback of an exception that nobody can be given, as in a thread before it begins. Where that
+    is a lack of memory, what it stopped says so in one line."""
+    former = sys.unraisablehook
+
+    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(unraisable.exc_value, MemoryError) and unraisable.exc_type is not MemoryError:
+            former(unraisable)
+
+    sys.unraisablehook = tell
+    try:
+        yield
+    finally:
+        sys.unraisablehook = former
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's own) and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     verbose = _asks_for_traceback(arguments)
-    with signals.handled():
+    with signals.handled(), _no_word_of_lost_memory():
         try:
             completion = os.environ.get("_PYC_COMPLETE")
             code = _complete(completion) if completion else _run(arguments)

@@ -26,6 +26,7 @@ from pyc.runtime.artifact.chunks import Wanted
 from pyc.runtime.artifact.codecs import decode
 from pyc.runtime.artifact.format import Chunk
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.host.threads import has_room_for_a_thread
 from pyc.runtime.sources.protocol import RemoteSource
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class ChunkFetcher:
         """Begin to fetch on threads of its own. Without any, `wait` does the work."""
         with contextlib.suppress(RuntimeError):  # the system has no more, or the interpreter is ending
             for _ in range(min(threads, max(self._left, 1))):
+                if not has_room_for_a_thread():
+                    break
                 thread = threading.Thread(target=self._work, name="pyc-fetch", daemon=True)
                 thread.start()
                 self._threads.append(thread)

@@ -498,7 +498,7 @@ def test_an_encoder_does_not_generate_and_wants_a_list(fake: ModuleType, tokeniz
 
 def test_models_and_tokens_say_what_they_are(make: Make) -> None:
     model = make()
-    assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, context 128, numpy, 1 threads>"
+    assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, context 128, numpy, 1 thread>"
     model.close()
     assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, closed>"
     assert repr(Token(17, " cat", None, (), None)) == "Token(17, ' cat')"
