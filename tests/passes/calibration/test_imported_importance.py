@@ -202,8 +202,9 @@ def test_files_that_cannot_be_read(make, said, tiny_checkpoint, tmp_path):
 
 
 def test_a_recipe_that_has_no_use_for_it():
+    quantize = {"scheme": "int8", "algorithm": "gptq", "calibration": {"imatrix": "a"}}
     with pytest.raises(RecipeError, match=r"quantize\.calibration\.imatrix: no matrix is rounded by it"):
-        recipe_from({"model": "m", "quantize": {"algorithm": "gptq", "calibration": {"imatrix": "a"}}})
+        recipe_from({"model": "m", "quantize": quantize})
 
 
 def test_a_build_records_the_file(tiny_checkpoint, tmp_path):
