@@ -149,7 +149,7 @@ def entry() -> None:
 
 
 @contextlib.contextmanager
-def _no_word_of_lost_memory() -> Iterator[None]:
+def _memory_errors_told_once() -> Iterator[None]:
     """Python prints a traceback of an exception that nobody can be given, as in a thread before it begins. Where that
     is a lack of memory, what it stopped says so in one line."""
     former = sys.unraisablehook
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's own) and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     verbose = _asks_for_traceback(arguments)
-    with signals.handled(), _no_word_of_lost_memory():
+    with signals.handled(), _memory_errors_told_once():
         try:
             completion = os.environ.get("_PYC_COMPLETE")
             code = _complete(completion) if completion else _run(arguments)

@@ -13,7 +13,7 @@ from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.artifact.trust.policy import trust_of
+from pyc.runtime.artifact.trust.policy import REQUIRED, asked_policy
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, ExecutorOptions, RandomWeights
 from pyc.runtime.generation.kv_blocks import blocks_for
@@ -35,7 +35,7 @@ class LoadOptions:
     backend: str | None = None
     providers: Sequence[str | tuple[str, Mapping[str, str]]] = ()
     context: int | None = None
-    trust: str = "required"
+    trust: str = REQUIRED
     mode: Mode = "mmap"
     random_weights: RandomWeights | None = None
 
@@ -64,7 +64,7 @@ def load_executor(path: str | os.PathLike[str] | Artifact, options: LoadOptions)
     if threads is not None:
         threads = arguments.integer(threads, "threads", "an integer from 1 to 65536, or None", 1, 1 << 16)
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=options.mode) as artifact:
-        _check_trust(artifact, options.trust)
+        require_trusted(artifact, asked_policy(options.trust))
         header = artifact.header
         reads_weights = options.random_weights is None
         if reads_weights:
@@ -98,10 +98,6 @@ def _check_arguments(path: object, isa: object, backend: object, trust: object, 
             raise RunError(f"{name}: got {arguments.shown(value)}, expected text")
     if not isinstance(mode, str) or mode not in ("mmap", "pread"):
         raise RunError(f"mode: got {arguments.shown(mode)}, expected 'mmap' or 'pread'")
-
-
-def _check_trust(artifact: Artifact, trust: str) -> None:
-    require_trusted(artifact, None if trust == "required" else trust_of(trust))
 
 
 def _text_of(artifact: Artifact) -> tuple[Tokenizer | None, dict[str, str]]:

@@ -8,7 +8,7 @@ import msgspec
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
 from pyc.compiler.recipe.places import find_node, mark_of, shortened
-from pyc.compiler.recipe.types import Override, Quantize
+from pyc.compiler.recipe.types import UNCODED, Override, Quantize
 from pyc.compiler.recipe.yaml import Mark, Node, fail
 from pyc.compiler.schemes import ALIASES, Activations, activations_beside
 
@@ -17,9 +17,6 @@ GOALS = ("size_bytes", "bits_per_weight", "max_kl", "min_tok_s")
 
 SCALING = ("awq", "smoothquant")
 """What names of algorithms that scale channels begin with."""
-
-_UNCODED = frozenset(["none", "f32", "f16", "bf16"])
-"""Schemes that store numbers, not codes."""
 
 
 def _check_goal(quantize: Quantize, node: Node) -> None:
@@ -45,7 +42,7 @@ def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
     """Return names of schemes made canonical: an alias ending in A16 or A8 also says what activations are."""
     _check_goal(quantize, node)
     named = (quantize.scheme, quantize.embeddings, *(override.scheme for override in quantize.overrides))
-    if quantize.goal() is None and quantize.algorithm != "rtn" and _UNCODED.issuperset(named):
+    if quantize.goal() is None and quantize.algorithm != "rtn" and UNCODED.issuperset(named):
         fail(
             mark_of(node, "quantize", "algorithm"),
             f"quantize.algorithm: got {quantize.algorithm!r}, but scheme {quantize.scheme} has no codes to choose; "
@@ -115,7 +112,7 @@ def _check_algorithm(quantize: Quantize, override: Override, mark: Mark, index: 
     algorithm, where = override.algorithm, f"quantize.overrides[{index}].algorithm"
     if algorithm is None:
         return
-    if override.scheme in _UNCODED and algorithm != "rtn":
+    if override.scheme in UNCODED and algorithm != "rtn":
         fail(mark, f"{where}: got {algorithm!r}, but scheme {override.scheme} has no codes to choose; remove it")
     if len(ways := {name.split("-")[0] for name in quantize.algorithms() if name.startswith(SCALING)}) > 1:
         fail(mark, f"{where}: got {algorithm!r}, but a recipe scales channels in one way: {' or '.join(sorted(ways))}")

@@ -26,6 +26,9 @@ from pyc.runtime.errors import RecipeError
 SCHEME_NAMES = (*SCHEMES, *ALIASES)
 """Every name that a scheme may be given: canonical names, then aliases."""
 
+UNCODED = frozenset(["none", "f32", "f16", "bf16"])
+"""Schemes that store numbers, not codes."""
+
 ISAS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("x86-64", "x86-64-v3", "avx-vnni", "avx512-vnni", "avx512-bf16", "amx-bf16"),
     "aarch64": ("armv8", "armv8-dotprod"),
@@ -140,7 +143,7 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.embeddings == "auto" and self.goal() is None:
-            quantizes = self.scheme not in ("none", "f32", "f16", "bf16")
+            quantizes = self.scheme not in UNCODED
             msgspec.structs.force_setattr(self, "embeddings", "int8" if quantizes else self.scheme)
 
     def goal(self) -> tuple[str, float] | None:

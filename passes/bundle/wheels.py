@@ -6,17 +6,12 @@ rest for the machine and Python that are asked for. With a folder of wheels give
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -25,6 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyc.compiler.files.work_folder import work_folder
+from pyc.compiler.processes import Processes
 from pyc.passes.bundle.files import BundleFile
 from pyc.passes.bundle.markers import environment, holds
 from pyc.passes.bundle.pip_settings import pip_environment
@@ -284,39 +280,15 @@ def _is_installed(wheel: Path) -> bool:
 
 def _pip(*arguments: str, **environment: str) -> None:
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    with work_folder("pip") as folder:  # for what pip and the processes that it starts leave when they are ended
+    with work_folder("pip") as folder:  # for what pip and the programs that it starts leave when they are ended
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                process_group=0,
-                env={**pip_environment(arguments[0]), **environment, "TMPDIR": str(folder)},
-            )
+            variables = {**pip_environment(arguments[0]), **environment, "TMPDIR": str(folder)}
+            done = Processes().run(command, Path(), variables)
         except OSError as error:
             raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
-        with process:
-            try:
-                stderr = process.communicate()[1]
-            except BaseException:
-                _end_group(process)
-                raise
-    if process.returncode:
-        reason = _cause(stderr) or f"exit code {process.returncode}"
+    if done.returncode:
+        reason = _cause(done.stderr) or f"exit code {done.returncode}"
         raise ArtifactError(f"pip {arguments[0]}: {reason}")
-
-
-def _end_group(leader: subprocess.Popen[str]) -> None:
-    """End a process and those that it started, and wait until all are gone, or for a second."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader.pid, signal.SIGKILL)
-        leader.wait()
-        for _ in range(100):
-            os.killpg(leader.pid, 0)
-            time.sleep(0.01)
 
 
 def _cause(stderr: str) -> str:

@@ -33,7 +33,7 @@ from pyc.passes.driver.take_programs import TakenPrograms
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.artifact.trust.policy import trust_of, trust_sources
+from pyc.runtime.artifact.trust.policy import asked_file, asked_policy
 from pyc.runtime.errors import IngestError, LowerError, PycError, QuantizeError, RecipeError
 
 logger = logging.getLogger(__name__)
@@ -66,8 +66,11 @@ def attach(
     check_source(source)
     asked = check_trust(trust)
     report = progress or log_note
+    read = [(os.fspath(program), "the program")]
+    if (file := asked_file(asked)) is not None:
+        read.append((str(file), "whom to trust"))
     with open_artifact(program, mode="pread") as opened:
-        require_trusted(opened, None if asked == "required" else trust_of(asked))
+        require_trusted(opened, asked_policy(asked))
         fitting: AbstractContextManager[None] = nullcontext()
         if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
             recipe = recipe_for(os.fspath(source), opened, overrides, lambda made: parse(made, (), download, report))
@@ -87,7 +90,7 @@ def attach(
                 key=key,
                 progress=progress,
                 programs_from=partial(TakenPrograms, opened),
-                sources=((os.fspath(program), "the program"), *trust_sources(asked)),
+                sources=tuple(read),
             )
 
 

@@ -37,7 +37,7 @@ from pyc.passes.driver.emit_programs import check_parts, compilers_of
 from pyc.passes.driver.ingest_recipe import ingest_recipe
 from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.passes.driver.refuse_early import gate_of, refuse_early, require_gates_compilers
-from pyc.passes.interpretation.check_amplitudes import small_weights
+from pyc.passes.interpretation.range_warnings import range_warnings
 from pyc.passes.jobs.registry import check_jobs, executor_of
 from pyc.passes.lower import Weight, backends_of
 from pyc.passes.mixed_precision.mix_schemes import mix_schemes
@@ -204,7 +204,7 @@ def _built(
             refuse_early(recipe, files, cache, backends, with_key(target, existing), programs_from)
         mixture = mixed(recipe, context, backends, report)
         recipe = recipe if mixture is None else mixture.recipe
-        lowered = lower_recipe(recipe, files, cache, backends, small_weights(files, observe), rounding)
+        lowered = lower_recipe(recipe, files, cache, backends, range_warnings(files, observe), rounding)
         if not is_measured:
             check_parts(lowered, recipe)
         target = with_sources(target, lowered.common)

@@ -34,8 +34,8 @@ from pyc.passes.driver.calibration_memory import calibration_peak_bytes, measuri
 from pyc.passes.driver.emit_programs import buckets_of, check_parts
 from pyc.passes.driver.ingest_recipe import ingest_recipe, source_of
 from pyc.passes.driver.lower_recipe import lower_recipe
-from pyc.passes.interpretation.check_amplitudes import small_weights
 from pyc.passes.interpretation.interpret_text import Windows
+from pyc.passes.interpretation.range_warnings import range_warnings
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mixed_precision.measured_windows import windows_to_measure
 from pyc.passes.mixed_precision.scheme_problem import Problem, guessed_recipe, problem
@@ -139,7 +139,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
             chosen, recipe = problem(ingested), guessed_recipe(ingested)
             lowered = lower_recipe(recipe, files)
         else:
-            lowered = lower_recipe(recipe, files, observe=small_weights(files))
+            lowered = lower_recipe(recipe, files, observe=range_warnings(files))
         check_parts(lowered, recipe)
         module, weights = lowered.common, _as_scaled(lowered, recipe).weights()
         model_context = _model_context(recipe, module, files)

@@ -16,11 +16,9 @@ import numpy as np
 from pyc.compiler.evaluate import Floats, is_rounded
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
-from pyc.compiler.manager import Observer
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.weights import Expression, Stored
-from pyc.passes.interpretation.check_cache_range import warn_of_cache_range
 from pyc.passes.interpretation.interpret_text import stored_values
 from pyc.passes.interpretation.sampled_rows import is_cheap, some_rows
 from pyc.runtime.errors import IngestError, QuantizeError
@@ -42,21 +40,6 @@ class _Small:
     scheme: str
     largest: float
     times: float
-
-
-def small_weights(files: SourceFiles, observe: Observer = lambda name, module: None) -> Observer:
-    """Return an observer of passes that looks at the module before matrices are stacked, and tells `observe`.
-
-    It warns of keys and values beyond what the cache holds, too (check_cache_range.py).
-    """
-
-    def observed(name: str, module: Module) -> None:
-        if name == "fold_norm":
-            warn_of_small_weights(module, files)
-            warn_of_cache_range(module, files)
-        observe(name, module)
-
-    return observed
 
 
 def warn_of_small_weights(module: Module, files: SourceFiles) -> None:

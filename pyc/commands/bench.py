@@ -127,40 +127,34 @@ def command(
     from pyc.commands.tables import terminal_width
     from pyc.runtime.artifact.trust.policy import check_read_often
     from pyc.runtime.host.machine import describe_machine
-    from pyc.runtime.sources.places import address_of
 
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
     check_read_often(trust, "--trust")
-    plans: list[tuple[Subject, Request]] = []
     for option, names in (("--isa", isa), ("--backend", backends)):
         for name in names:
             check_text(name, option)
-    for artifact in artifacts:
-        subject, info, most, digest = _subject(artifact, random_weights)
-        check_text(str(artifact), "ARTIFACT")
-        limit = min(context or most, most)
-        depths = depth or (0,)
-        rest = max(1, (limit - max(depths)) // 2)
-        base = Request(
-            artifact=address_of(artifact),
-            header_sha256=digest,
-            mode=mode_of(mmap),
-            trust=trust,
-            threads=None,
-            isa=None,
-            backend=None,
-            context=context,
-            prompts=prompt_tokens or (min(PROMPT, rest),),
-            decodes=decode_tokens or (min(DECODE, rest),),
-            depths=depths,
-            sentences=sentences or SENTENCES,
-            has_random_weights=random_weights,
-        )
-        if info.kind == "decoder":
-            _check(base, limit)
-        for count, engine, variant in itertools.product(threads or (None,), backends or (None,), isa or (None,)):
-            plans.append((subject, replace(base, threads=count, backend=engine, isa=variant)))
+    asked = Request(
+        artifact="",
+        header_sha256=b"",
+        mode=mode_of(mmap),
+        trust=trust,
+        threads=None,
+        isa=None,
+        backend=None,
+        context=context,
+        prompts=prompt_tokens,
+        decodes=decode_tokens,
+        depths=depth or (0,),
+        sentences=sentences or SENTENCES,
+        has_random_weights=random_weights,
+    )
+    variants = list(itertools.product(threads or (None,), backends or (None,), isa or (None,)))
+    plans = [
+        (subject, replace(request, threads=count, backend=engine, isa=variant))
+        for subject, request in [_request(artifact, asked) for artifact in artifacts]
+        for count, engine, variant in variants
+    ]
     if (prompt_tokens or decode_tokens or depth) and all(subject.kind == "encoder" for subject, _ in plans):
         raise click.UsageError(f"{plans[0][0].name} is an encoder, which has --sentences and neither of -p, -n and -d")
     if sentences is not None and all(subject.kind == "decoder" for subject, _ in plans):
@@ -173,6 +167,30 @@ def command(
         return
     for line in markdown_lines(results) if markdown else text_lines(results, machine, terminal_width()):
         say(line)
+
+
+def _request(artifact: "Place", asked: "Request") -> "tuple[Subject, Request]":
+    """An artifact, and what is asked of it, with the tokens that fit its context where none are asked for.
+
+    Raises ArtifactError, and RunError when something does not fit the context."""
+    from msgspec.structs import replace
+
+    from pyc.runtime.sources.places import address_of
+
+    subject, info, most, digest = _subject(artifact, asked.has_random_weights)
+    check_text(str(artifact), "ARTIFACT")
+    limit = min(asked.context or most, most)
+    rest = max(1, (limit - max(asked.depths)) // 2)
+    request = replace(
+        asked,
+        artifact=address_of(artifact),
+        header_sha256=digest,
+        prompts=asked.prompts or (min(PROMPT, rest),),
+        decodes=asked.decodes or (min(DECODE, rest),),
+    )
+    if info.kind == "decoder":
+        _check(request, limit)
+    return subject, request
 
 
 def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelInfo, int, bytes]":

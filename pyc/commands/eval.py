@@ -100,7 +100,7 @@ def command(
     from pyc import __version__
     from pyc.commands.eval_text import text_lines
     from pyc.commands.tables import terminal_width
-    from pyc.runtime.artifact.trust.policy import check_read_often, trust_sources
+    from pyc.runtime.artifact.trust.policy import asked_file, check_read_often
     from pyc.runtime.measure.evaluation import Passage, evaluate
     from pyc.runtime.measure.quality_report import document_text
     from pyc.runtime.measure.scoring import names_of
@@ -112,9 +112,8 @@ def command(
         check_text(str(path), "ARTIFACT")
     check_read_often(trust, "--trust")
     recipe = None if reference is None else _recipe(reference)
-    trusted = (Path(path) for path, _ in trust_sources(trust))
-    inputs = (path for path in artifacts if isinstance(path, Path))
-    read = (*inputs, text_file, *trusted, *_reference_files(reference, recipe))
+    inputs = (path for path in (*artifacts, asked_file(trust)) if isinstance(path, Path))
+    read = (*inputs, text_file, *_reference_files(reference, recipe))
     page = None if html is None else _page_file(html, read, force=force)
     text = read_text(text_file, waits_for="the text to score")
     how = _How(threads, isa, backend, providers, trust, mode_of(mmap))

@@ -7,7 +7,7 @@ keeps the two in step. An operation that does not say which characters of its re
 them the operands' author when they have one in common, and UNKNOWN otherwise; so nothing is ever taken for the
 template's that it did not write.
 
-While a template is rendered, each such text counts (text_account.py).
+While a template is rendered, each such text counts (rendering_budget.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import NamedTuple, SupportsIndex, cast
 
-from pyc.runtime.text.text_account import rendering
+from pyc.runtime.text.rendering_budget import rendering
 
 TEMPLATE = "t"
 """The template itself, and the model's special tokens."""
@@ -55,16 +55,17 @@ class Field(NamedTuple):
 class AuthoredText(str):
     """A str with `authors`, a str of the same length. It compares and hashes as the text alone."""
 
-    __slots__ = ("_ticket", "authors")
-    _ticket: object
+    __slots__ = ("_size_class", "authors")
+    _size_class: object
     authors: str
 
     def __new__(cls, text: str, authors: str) -> AuthoredText:
         """`authors` is one author for all of `text`, or one for each character."""
         made = super().__new__(cls, text)
         made.authors = authors if len(authors) == len(text) else authors * len(text)
-        if (account := rendering.account) is not None:
-            made._ticket = account.ticket((_ASCII_BYTES if text.isascii() else _WIDE_BYTES) * len(text) + _OBJECT_BYTES)
+        if (budget := rendering.budget) is not None:
+            size_bytes = (_ASCII_BYTES if text.isascii() else _WIDE_BYTES) * len(text) + _OBJECT_BYTES
+            made._size_class = budget.size_class(size_bytes)
         return made
 
     def __str__(self) -> str:

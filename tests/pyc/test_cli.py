@@ -140,6 +140,21 @@ def test_too_little_memory_is_no_fault_of_pyc(text, install, capsys):
     assert capsys.readouterr().err == f"pyc: error: out of memory{text and ': ' + text}\n"
 
 
+@pytest.mark.parametrize(("error", "is_told"), [(MemoryError(), False), (ValueError("a fault"), True)])
+def test_of_exceptions_that_nobody_is_given_those_of_memory_are_silent(error, is_told, install, capsys, monkeypatch):
+    """As in a thread that had no memory to begin: what it stopped says so, in one line."""
+
+    class Fails:
+        def __del__(self):
+            raise error
+
+    install(lambda: Fails() and None)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # not pytest's
+    assert cli.main(["probe"]) == 0
+    assert ("Traceback" in capsys.readouterr().err) is is_told
+    assert sys.unraisablehook is sys.__unraisablehook__
+
+
 def test_too_few_threads_are_no_fault_of_pyc(install, capsys):
     install(raiser(RuntimeError("can't start new thread")))
     assert cli.main(["probe"]) == cli.EXIT_SYSTEM

@@ -17,9 +17,9 @@ from importlib import metadata
 from pathlib import Path
 
 from pyc.backends.cpu.isa import Isa
-from pyc.backends.cpu.toolchain.processes import Processes
 from pyc.backends.cpu.toolchain.zig_cache import ZigCache
 from pyc.compiler.files.work_folder import sweep, work_folder
+from pyc.compiler.processes import Processes
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host.cache_folder import ZIG_FOLDER
 from pyc.runtime.host.extras import install_line

@@ -134,17 +134,26 @@ def _machine_policy(home: Path | None) -> Policy:
     return read_policy(path)
 
 
-def trust_sources(text: str) -> tuple[tuple[str, str], ...]:
-    """The file that `trust_of` reads, and what it is called, for those who refuse to write over it."""
-    is_file = text != "required" and not text.startswith(f"{KEY_TYPE} ")
-    return ((text, "whom to trust"),) if is_file else ()
+REQUIRED = "required"
+"""What asks for a signature by this machine's policy."""
+
+
+def asked_policy(text: str) -> Policy | None:
+    """The policy that a command or a program asks for; None for this machine's. Raises TrustError."""
+    return None if text == REQUIRED else trust_of(text)
+
+
+def asked_file(text: str) -> Path | None:
+    """The file that `asked_policy` reads, which nobody may write over."""
+    return None if text == REQUIRED or text.startswith(f"{KEY_TYPE} ") else Path(text)
 
 
 def check_read_often(text: str, option: str) -> None:
-    """Raise TrustError where the words that `trust_of` takes name a pipe, for a command that asks more than once."""
-    if not text.startswith(f"{KEY_TYPE} "):
+    """Raise TrustError where `asked_policy` reads a pipe, for a command that asks more than once."""
+    path = asked_file(text)
+    if path is not None:
         with deciding():
-            _refuse_pipe(Path(text), f"{option} {text[:200]}")
+            _refuse_pipe(path, f"{option} {text[:200]}")
 
 
 def _refuse_pipe(path: Path, where: str) -> None:

@@ -212,7 +212,7 @@ BUILTIN_FILTERS: dict[str, tuple[Function, costs.Check]] = {
     "wordcount": (builtin.do_wordcount, costs.check_words),
 }
 
-# name: an implementation of ours, which does its own accounting
+# name: an implementation of ours, which counts what it does itself
 OWN_FILTERS: dict[str, Function] = {
     "e": _escape,
     "escape": _escape,
@@ -227,7 +227,7 @@ OWN_FILTERS: dict[str, Function] = {
 
 
 def meter_of(context: Context) -> Meter:
-    """The account of the rendering that `context` belongs to."""
+    """What counts the rendering that `context` belongs to."""
     meter = context.environment.meter  # type: ignore[attr-defined]  # only a ChatEnvironment makes such contexts
     assert isinstance(meter, Meter)
     return meter

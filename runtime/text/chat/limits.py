@@ -4,7 +4,6 @@ Values inside a template are immutable (the sandbox has no mutating method), so 
 counted once and remembered: `x = [x, x]`, said thirty times, is refused at the line that passes the limit.
 """
 
-import itertools
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from jinja2.runtime import Macro
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.authored_markup import Markup, escape, escaped_length
 from pyc.runtime.text.authored_text import VIEWS, derive
-from pyc.runtime.text.text_account import TextAccount
+from pyc.runtime.text.rendering_budget import RenderingBudget
 
 MAX_OUTPUT_CHARACTERS = 1 << 20
 MAX_STEPS = 2_000_000
@@ -39,6 +38,9 @@ _BYTES_A_CHARACTER = 64
 MOST_BYTES = 512 << 20
 MAX_EQUAL_KEYS = 64
 """Of a mapping, whose hashes a template can make equal: to compare two such takes that many looks for each key."""
+_SHARED = (-5, 256)
+"""Integers of which Python has one each."""
+_INTEGER_BYTES = 32
 _STEPS_A_CLOCK = 16
 _LARGE = 4096
 _OWN_HASH = 1 << 60
@@ -60,20 +62,24 @@ _HOLDERS = (*_CONTAINERS, *_METHODS)
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Deep size in characters (8 an object), depth of nesting, number of objects."""
+    """Deep size in characters (8 an object), depth of nesting, number of objects.
+
+    `beside` is what its members take that are neither text nor containers, which count where they are made.
+    """
 
     characters: int
     depth: int
     objects: int
+    beside: int = 0
 
 
 class Meter:
-    """The account of one rendering. Every method raises RunError when a limit is passed.
+    """Counts what one rendering does. Every method raises RunError when a limit is passed.
 
     All limits on characters grow with the conversation: output to 1 MiB and four times the input, one value
     to twice that, all that is there to 64 bytes for each character of output, up to 512 MiB; time and steps do, too, up
     to 10 s. The clock is the thread's processor time. Lists, mappings and other objects count for good, texts as long
-    as they are there (`account`): a template that writes its text into one variable, a piece after the other, builds
+    as they are there (`budget`): a template that writes its text into one variable, a piece after the other, builds
     each of its beginnings.
     """
 
@@ -86,28 +92,28 @@ class Meter:
         self._max_steps = min(MAX_STEPS + more, MOST_STEPS)
         more_s = input_characters * _CHARACTER_CPU_S + messages * _MESSAGE_CPU_S
         most_bytes = min(_BYTES_A_CHARACTER * self.max_output, MOST_BYTES)
-        self.account = TextAccount(most_bytes, min(MAX_CPU_S + more_s, MOST_CPU_S))
+        self.budget = RenderingBudget(most_bytes, min(MAX_CPU_S + more_s, MOST_CPU_S))
         self._sizes: dict[int, tuple[object, _Size]] = {}
 
     def step(self) -> None:
         """Counts one operation."""
         self._steps += 1
         if self._steps % _STEPS_A_CLOCK == 0:
-            self.account.check_clock()
+            self.budget.check_clock()
         if self._steps > self._max_steps:
             raise RunError(f"chat template: more than {self._max_steps} steps; it may loop without end")
 
     def charge(self, characters: int) -> None:
         """Counts a container about to be built, or just built, for good; `characters` may be any size."""
         self.reserve(characters)
-        self.account.charge(characters)
+        self.budget.charge(characters)
 
     def reserve(self, characters: int) -> None:
         """Before something is built: a text, which counts itself once it is there, or what goes at once."""
         if characters > self.max_value:
             raise RunError(f"chat template: a value of {_amount(characters)} characters, more than {self.max_value}")
         if characters > _LARGE:
-            self.account.require(2 * characters)
+            self.budget.require(2 * characters)
 
     def each(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, a step each."""
@@ -123,7 +129,7 @@ class Meter:
     def expect(self, count: int) -> None:
         """Before something goes over so many values: refused if it would take too long."""
         if count > _LARGE:
-            self.account.check_clock(count * _VALUE_CPU_S)
+            self.budget.check_clock(count * _VALUE_CPU_S)
 
     def each_made(self, values: Iterable[object]) -> Iterator[object]:
         """`values`, which a filter makes as they are asked for: a step each, and their sizes are checked."""
@@ -135,13 +141,10 @@ class Meter:
         if isinstance(value, str):
             self.reserve(len(value))
         elif isinstance(value, (list, tuple)):
-            self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(value)) + _beside_texts(value))
-            self.size(value)
+            self.charge(_NODE_CHARACTERS * (_CONTAINER_NODES + len(value)) + self.size(value).beside)
         elif isinstance(value, dict):
             self.check_keys(value)
-            members = itertools.chain(value.keys(), value.values())
-            self.charge(_NODE_CHARACTERS * _CONTAINER_NODES * (1 + len(value)) + _beside_texts(members))
-            self.size(value)
+            self.charge(_NODE_CHARACTERS * _CONTAINER_NODES * (1 + len(value)) + self.size(value).beside)
         elif isinstance(value, int):
             self.check_integer_bits(value.bit_length())
         return value
@@ -167,19 +170,25 @@ class Meter:
         members = cast("Iterable[object]", value)
         if isinstance(value, Mapping):
             members = [*value.keys(), *value.values()]
-        characters, depth, objects = _NODE_CHARACTERS, 0, 1
+        characters, depth, objects, beside = _NODE_CHARACTERS, 0, 1, 0
         for member in members:
             if not isinstance(member, _HOLDERS):  # as above; most members of large values are none of these
                 if isinstance(member, str):
                     characters += _NODE_CHARACTERS + len(member)
                 elif isinstance(member, int):
                     characters += _NODE_CHARACTERS + member.bit_length() // 3  # of which each digit has more
+                    if not _SHARED[0] <= member <= _SHARED[1]:
+                        beside += _INTEGER_BYTES + member.bit_length() // 7
+                elif member is None:
+                    characters += _NODE_CHARACTERS
                 else:
-                    characters += _NODE_CHARACTERS if member is None else _shown_characters(member)
+                    characters += _shown_characters(member)
+                    beside += _OTHER_CHARACTERS
                 depth = depth or 1
                 objects += 1
                 continue
             inner = self.size(member)
+            beside += 0 if isinstance(member, _CONTAINERS) else _OTHER_CHARACTERS
             characters += inner.characters
             depth = max(depth, inner.depth)
             objects += inner.objects
@@ -187,8 +196,8 @@ class Meter:
             raise RunError(f"chat template: a value of more than {self.max_value} characters")
         if depth >= MAX_VALUE_DEPTH:
             raise RunError(f"chat template: a value nested more than {MAX_VALUE_DEPTH} deep")
-        size = _Size(characters, depth + 1, objects)
-        self.account.charge(_REMEMBERED_BYTES)
+        size = _Size(characters, depth + 1, objects, beside)
+        self.budget.charge(_REMEMBERED_BYTES)
         self._sizes[id(value)] = (value, size)  # the reference keeps the id from being used again
         return size
 
@@ -233,7 +242,7 @@ class Meter:
         if letters > MAX_COMPARISONS:
             raise RunError("chat template: it takes too long; it compares long texts with long ones")
         if letters > _LARGE:
-            self.account.check_clock(letters * _LETTER_CPU_S)
+            self.budget.check_clock(letters * _LETTER_CPU_S)
 
     def escaped(self, value: object) -> Markup:
         """str(value) as text of HTML, its size checked before: it may be five times as long."""
@@ -255,17 +264,6 @@ def _shown_characters(value: object) -> int:
 
 def _equal_hashes(keys: Iterable[object]) -> int:
     return sum(1 for key in keys if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < _OWN_HASH))
-
-
-def _beside_texts(members: Iterable[object]) -> int:
-    """What members take that are neither text nor containers, which count where they are made."""
-    characters = 0
-    for member in members:
-        if isinstance(member, int):
-            characters += 0 if -6 < member < 257 else 32 + member.bit_length() // 7  # of which Python has one each
-        elif member is not None and not isinstance(member, (str, *_CONTAINERS)):
-            characters += _OTHER_CHARACTERS
-    return characters
 
 
 def _amount(characters: int) -> str:

@@ -63,10 +63,10 @@ def _check_split(
     elif isinstance(separator, str) and separator:
         parts = text.count(separator)
     else:
-        meter.account.require(_PIECE_BYTES // 2 * (len(text) // 2))
+        meter.budget.require(_PIECE_BYTES // 2 * (len(text) // 2))
         parts = len(getattr(str, name)(text, *args, **kwargs))
     meter.reserve(_ENTRY * parts)
-    meter.account.require(_PIECE_BYTES // 2 * parts)
+    meter.budget.require(_PIECE_BYTES // 2 * parts)
     meter.expect(2 * parts if isinstance(text, Markup) else parts)  # whose parts are marked, too
 
 
@@ -108,7 +108,7 @@ def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
     if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
         times = text.count(old) if old else len(text) + 1
         meter.reserve(len(text) + times * max(0, len(new) - len(old)))
-        meter.account.require(_PIECE_BYTES * times)
+        meter.budget.require(_PIECE_BYTES * times)
         meter.expect(times)
 
 

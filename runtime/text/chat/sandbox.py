@@ -112,7 +112,7 @@ TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test"))  # 
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles and runs chat templates. `meter` is the account of the rendering under way."""
+    """Compiles and runs chat templates. `meter` counts the rendering under way."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 

@@ -87,7 +87,7 @@ class ChatTemplate:
         with self._turns.lock:
             former, self._environment.meter = self._environment.meter, meter
             try:
-                with meter.account.counting():
+                with meter.budget.counting():
                     return self._collect(values, meter.max_output)
             finally:
                 self._environment.meter = former

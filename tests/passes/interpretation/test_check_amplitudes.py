@@ -12,7 +12,7 @@ from pyc.compiler.schemes import SCHEMES
 from pyc.passes.driver.build import build
 from pyc.passes.driver.lower_recipe import lower_recipe
 from pyc.passes.driver.plan import plan
-from pyc.passes.interpretation.check_amplitudes import small_weights
+from pyc.passes.interpretation.range_warnings import range_warnings
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1}
 LAYER = "model.layers.0"
@@ -62,7 +62,7 @@ def test_a_scheme_is_named_where_it_loses_precision_and_nowhere_else(scheme, siz
             continue  # it grows somewhere there
         recipe = recipe_from(document(sized({Q: largest}), scheme, embeddings="bf16"))
         with SourceFiles() as files:
-            lower_recipe(recipe, files, observe=small_weights(files))
+            lower_recipe(recipe, files, observe=range_warnings(files))
         said = warnings(caplog)
         assert bool(said) == (largest < HOLD[scheme]), (largest, said)
 

@@ -1,6 +1,7 @@
 """passes/interpretation/check_cache_range.py: keys and values that a cache of f16 does not hold are named."""
 
 import platform
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.driver.build import build
 from pyc.passes.driver.lower_recipe import lower_recipe
-from pyc.passes.interpretation.check_amplitudes import small_weights
+from pyc.passes.interpretation.range_warnings import range_warnings
 from pyc.runtime.model import load
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 64}
@@ -44,7 +45,7 @@ def warned(path, caplog, **quantize):
     caplog.clear()
     recipe = recipe_from({"model": str(path), "quantize": {"scheme": "none", **quantize}}, name="model")
     with SourceFiles() as files:
-        lower_recipe(recipe, files, observe=small_weights(files))
+        lower_recipe(recipe, files, observe=range_warnings(files))
     of = "pyc.passes.interpretation.check_cache_range"
     return [record.getMessage() for record in caplog.records if record.name == of]
 
@@ -84,19 +85,30 @@ def test_other_caches_have_scales_or_room(cache, scaled, caplog):
     assert warned(scaled("llama", V, 1e-9), caplog, kv_cache=cache) == []
 
 
-@pytest.mark.parametrize(("factor", "is_named"), [(1e-9, True), (1e-5, False)])
+def logits(path, cache, tmp_path):
+    isa = {"x86_64": "x86-64-v3", "aarch64": "armv8"}[platform.machine()]
+    quantize = {"scheme": "none", "activations": "f32", "kv_cache": cache}
+    document = {"model": str(path), "quantize": quantize, "targets": [{"backend": "cpu", "isa": [isa]}]}
+    build(document, output=tmp_path / "m.pyca")
+    with load(tmp_path / "m.pyca") as model:
+        return model.logits([3, 1, 4, 1, 5, 9, 2, 6])
+
+
+@pytest.mark.parametrize(("factor", "is_named"), [(1e-9, True), (1e6, True), (1e-5, False)])
 def test_what_is_named_is_what_goes_wrong(factor, is_named, scaled, tmp_path, caplog):
     """Against the same checkpoint with a cache of f32, which holds everything."""
     path = scaled("llama", V, factor)
     assert bool(warned(path, caplog)) is is_named
-    ids = [3, 1, 4, 1, 5, 9, 2, 6]
-    isa = {"x86_64": "x86-64-v3", "aarch64": "armv8"}[platform.machine()]
-    found = {}
-    for cache in ("f16", "f32"):
-        quantize = {"scheme": "none", "activations": "f32", "kv_cache": cache}
-        document = {"model": str(path), "quantize": quantize, "targets": [{"backend": "cpu", "isa": [isa]}]}
-        build(document, output=tmp_path / f"{cache}.pyca")
-        with load(tmp_path / f"{cache}.pyca") as model:
-            found[cache] = model.logits(ids)
-    largest = float(np.abs(found["f16"] - found["f32"]).max())
-    assert (largest > 0.05 * float(found["f32"].std())) is is_named
+    found, exact = (logits(path, cache, tmp_path) for cache in ("f16", "f32"))
+    is_right = float(np.abs(found - exact).max()) <= 0.05 * float(exact.std())  # NaN is not
+    assert is_right is not is_named
+
+
+@pytest.mark.parametrize("factor", [2.0**-30, 2.0**20])
+def test_int8_holds_what_f16_does_not(factor, scaled, tmp_path):
+    """Its scales go with the values: the codes are those of the checkpoint as it was."""
+    path = scaled("llama", V, 1.0)
+    expected = logits(path, "int8", tmp_path)
+    shutil.rmtree(path)
+    found = logits(scaled("llama", V, factor), "int8", tmp_path)
+    assert float(np.abs(found - expected).max()) <= 1e-4 * float(expected.std())

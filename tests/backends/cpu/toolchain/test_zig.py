@@ -17,8 +17,8 @@ from kernel_machine import compile_kernels
 from pyc.backends.cpu.isa import ISAS, find_isa
 from pyc.backends.cpu.kernels.linear import KernelSpec
 from pyc.backends.cpu.toolchain import zig as toolchain_module
-from pyc.backends.cpu.toolchain.processes import Processes
 from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.compiler.processes import Processes
 from pyc.compiler.schemes import parse_scheme
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host.cache_folder import cache_directory

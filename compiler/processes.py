@@ -1,6 +1,6 @@
-"""Runs compilers, which end when their build does: when it fails, is interrupted, or is killed.
+"""Runs compilers and pip, which end when pyc does: when it fails, is interrupted, or is killed.
 
-Each runs in a process group of its own, so that Ctrl-C reaches pyc alone and one signal ends a compiler with all that
+Each runs in a process group of its own, so that Ctrl-C reaches pyc alone and one signal ends a program with all that
 it started. The leader of the group is a shell that waits for the end of a pipe which only pyc holds open: where pyc
 dies by SIGKILL, the shell kills the group.
 """
@@ -22,7 +22,7 @@ GUARD = ("/bin/sh", "-c", "read -r line; kill -9 0")
 
 
 class Processes:
-    """Programs of one build, for use by several threads."""
+    """Programs of one build or bundle, for use by several threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -61,7 +61,7 @@ class Processes:
 
 
 class _Group:
-    """A process group: the guard, where there is a shell, and a compiler."""
+    """A process group: the guard, where there is a shell, and a program."""
 
     def __init__(self) -> None:
         self._guard: subprocess.Popen[bytes] | None = None

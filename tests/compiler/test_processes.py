@@ -1,4 +1,4 @@
-"""backends/cpu/toolchain/processes.py: what a compiler started ends with it, however the build ends."""
+"""compiler/processes.py: what a compiler started ends with it, however the build ends."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pyc.backends.cpu.toolchain.processes import Processes
+from pyc.compiler.processes import Processes
 from pyc.runtime.host import unfinished
 
 SLOW = ("/bin/sh", "-c", "sleep 600 & echo $! > child; echo $$ > self; sleep 600")
 KILLED = """
 import os, sys
 from pathlib import Path
-from pyc.backends.cpu.toolchain.processes import Processes
+from pyc.compiler.processes import Processes
 Processes().run(sys.argv[2:], Path(sys.argv[1]), os.environ)
 """
 
@@ -57,7 +57,7 @@ def test_a_program_that_is_missing(tmp_path):
 @pytest.mark.parametrize("has_shell", [True, False])
 def test_stopping_ends_all_that_it_started(tmp_path, monkeypatch, has_shell):
     if not has_shell:
-        monkeypatch.setattr("pyc.backends.cpu.toolchain.processes.GUARD", ("/nowhere/sh",))
+        monkeypatch.setattr("pyc.compiler.processes.GUARD", ("/nowhere/sh",))
     processes = Processes()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(processes.run, SLOW, tmp_path, os.environ)

@@ -12,7 +12,7 @@ from pyc.runtime.text.authored_markup import escape, mark
 from pyc.runtime.text.authored_text import CALLER, TEMPLATE, AuthoredText
 from pyc.runtime.text.chat.limits import Meter
 from pyc.runtime.text.chat.template import ChatTemplate
-from pyc.runtime.text.text_account import TextAccount, rendering
+from pyc.runtime.text.rendering_budget import RenderingBudget, rendering
 
 MOST = 1 << 30
 OPERATIONS = {
@@ -33,59 +33,59 @@ OPERATIONS = {
 @pytest.mark.parametrize("letters", ["some words,\n", "😀,é\n"])
 def test_what_is_taken_is_given_back(operation, letters):
     text = AuthoredText(letters * 200, CALLER)
-    account = TextAccount(MOST, 60.0)
-    with account.counting():
+    budget = RenderingBudget(MOST, 60.0)
+    with budget.counting():
         made = operation(text)
-        taken = account.text_bytes()
+        taken = budget.text_bytes()
     kept = {id(each): len(each) for each in ([made] if isinstance(made, str) else made)}
     # at least the characters and their authors, and not many times what Python keeps
     assert 2 * sum(kept.values()) < taken <= 1.25 * (5 * sum(kept.values()) + 200 * len(kept))
     del made
     gc.collect()
-    assert account.text_bytes() == 0
+    assert budget.text_bytes() == 0
 
 
 def test_texts_from_before_and_of_others_do_not_count():
-    account, other = TextAccount(MOST, 60.0), TextAccount(MOST, 60.0)
+    budget, other = RenderingBudget(MOST, 60.0), RenderingBudget(MOST, 60.0)
     before = AuthoredText("before", CALLER)
-    with account.counting():
+    with budget.counting():
         del before
         thread = threading.Thread(target=lambda: AuthoredText("thread", CALLER).upper())
         thread.start()
         thread.join()
-        assert account.text_bytes() == 0
+        assert budget.text_bytes() == 0
         with other.counting():  # a signal handler that renders, too
             inner = AuthoredText("inner", CALLER)
         outer = AuthoredText("outer", CALLER)
     after = AuthoredText("after", CALLER)
-    assert rendering.account is None and after
-    for text, counting in ((inner, other), (outer, account)):
+    assert rendering.budget is None and after
+    for text, counting in ((inner, other), (outer, budget)):
         assert 2 * len(text) + 200 <= counting.text_bytes() <= 1.25 * (2 * len(text) + 200)
 
 
 @pytest.mark.parametrize("length", [*range(60), *(1 << bits for bits in range(6, 24)), 10**6, 3 * 10**6 + 1])
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])
 def test_a_text_counts_as_much_as_python_keeps(letter, length):
-    account = TextAccount(MOST, 60.0)
-    with account.counting():
+    budget = RenderingBudget(MOST, 60.0)
+    with budget.counting():
         text = AuthoredText(letter * length, CALLER)
     kept = sys.getsizeof(str.__str__(text)) + sys.getsizeof(text.authors)
-    assert kept <= account.text_bytes() <= 1.25 * (5 * length + 200)
+    assert kept <= budget.text_bytes() <= 1.25 * (5 * length + 200)
 
 
 def test_a_text_that_is_too_much_is_refused_and_gives_back():
-    account = TextAccount(1 << 20, 60.0)
-    with account.counting():
+    budget = RenderingBudget(1 << 20, 60.0)
+    with budget.counting():
         kept = [AuthoredText("x" * 100_000, CALLER) for _ in range(4)]
         with pytest.raises(RunError, match=r"^chat template: it builds too much text; it may be meant to exhaust"):
             kept += [AuthoredText("x" * 100_000, CALLER) for _ in range(4)]  # two more than there is room for
         kept.clear()
-        assert account.text_bytes() == 0
-        account.require(1 << 20)
-        account.charge(600_000)
+        assert budget.text_bytes() == 0
+        budget.require(1 << 20)
+        budget.charge(600_000)
         with pytest.raises(RunError, match="it builds too much text"):
-            account.require(1 << 19)
-    with TextAccount(MOST, 0.0).counting(), pytest.raises(RunError, match="it takes too long"):
+            budget.require(1 << 19)
+    with RenderingBudget(MOST, 0.0).counting(), pytest.raises(RunError, match="it takes too long"):
         AuthoredText("x" * (3 << 20), CALLER)
 
 
@@ -116,49 +116,43 @@ def test_an_interruption_is_not_lost_where_texts_are_no_more():
         signal.signal(signal.SIGALRM, former)
 
 
-def test_a_rendering_leaves_its_output_alone(monkeypatch):
-    """What it made on the way is no more, but for what the meter knows the size of."""
-    accounts = []
+@pytest.fixture
+def budgets(monkeypatch):
+    """Those of the renderings of a test, in their order."""
+    found = []
     make = Meter.__init__
 
     def seen(self, *args):
         make(self, *args)
-        accounts.append(self.account)
+        found.append(self.budget)
 
     monkeypatch.setattr(Meter, "__init__", seen)
+    return found
+
+
+def test_a_rendering_leaves_its_output_alone(budgets):
+    """What it made on the way is no more, but for what the meter knows the size of."""
     template = ChatTemplate(
         "{% for m in messages %}{% set parts = m.content.split(',') %}{{ parts | map('upper') | join('|') | trim }}"
         "{{ m.content | replace('a', 'b') }}{{ (m.content | safe)[1:] ~ '!' }}{% endfor %}"
     )
-    accounts.clear()
     text = template.render([{"role": "user", "content": "a,b,c é" * 500}] * 20)
     gc.collect()
-    (account,) = accounts
-    assert account.text_bytes() <= 1.25 * (5 * len(text) + 200)
+    assert budgets[-1].text_bytes() <= 1.25 * (5 * len(text) + 200)
     del text
-    assert account.text_bytes() == 0
+    assert budgets[-1].text_bytes() == 0
 
 
-def test_a_refusal_keeps_nothing(monkeypatch):
+def test_a_refusal_keeps_nothing(budgets):
     """Not until the next collection of garbage either: a server may refuse many conversations."""
-    accounts = []
-    make = Meter.__init__
-
-    def seen(self, *args):
-        make(self, *args)
-        accounts.append(self.account)
-
-    monkeypatch.setattr(Meter, "__init__", seen)
     template = ChatTemplate(
         "{% set ns = namespace(l=0) %}{% for i in range(99999) %}"
         "{% set ns.l = namespace(n=ns.l, x=messages[0].content.upper()) %}{% endfor %}"
     )
-    accounts.clear()
     gc.disable()
     try:
         with pytest.raises(RunError, match="it builds too much text"):
             template.render([{"role": "user", "content": "a" * 100_000}])
-        (account,) = accounts
-        assert account.text_bytes() == 0
+        assert budgets[-1].text_bytes() == 0
     finally:
         gc.enable()

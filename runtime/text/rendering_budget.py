@@ -1,8 +1,8 @@
-"""What a chat template may take while it is rendered: bytes of what is there, and processor time.
+"""The memory and processor time that a chat template may take while it is rendered.
 
-Each AuthoredText that a rendering makes takes a ticket of its account, one of a few objects, by its size: how many of a
-size are there is how many references their ticket has. So what is there counts whatever made it and whatever holds it,
-stops to count when it is no more, and no code of ours runs then, in which an interruption would be lost.
+Each AuthoredText that a rendering makes refers to its size class, one of a few objects: how many texts of a class are
+there is how many references to it there are. So a text counts whatever made it and whatever holds it, stops to count
+when it is no more, and no code of ours runs then, in which an interruption would be lost.
 """
 
 import sys
@@ -19,26 +19,26 @@ _GROWTH, _LEAST_GROWTH = 4 << 20, 1 << 18
 """Bytes that are made between two looks at what is there, and at the clock."""
 
 
-class TextAccount:
+class RenderingBudget:
     """Texts that are there, and what was charged for good, `most_bytes` of both; `most_s` of the thread's time."""
 
-    __slots__ = ("_charged", "_deadline", "_made", "_most", "_room", "_tickets")
+    __slots__ = ("_charged", "_deadline", "_made", "_most", "_room", "_size_classes")
 
     def __init__(self, most_bytes: int, most_s: float) -> None:
         self._most = most_bytes
         self._deadline = time.thread_time() + most_s
-        self._tickets = [object() for _ in range(4 * _LONGEST_BITS)]
+        self._size_classes = [object() for _ in range(4 * _LONGEST_BITS)]
         self._charged = 0
         self._made = 0
         self._room = min(_GROWTH, most_bytes)
 
-    def ticket(self, size_bytes: int) -> object:
-        """What a text of that size, of 8 bytes at least, holds as long as it is there. Raises RunError."""
+    def size_class(self, size_bytes: int) -> object:
+        """What a text of that size, of 8 bytes at least, refers to as long as it is there. Raises RunError."""
         self._made += size_bytes
         if self._made > self._room:
             self.require(0)
         shift = size_bytes.bit_length() - 3
-        return self._tickets[4 * shift + (size_bytes >> shift) - 4]
+        return self._size_classes[4 * shift + (size_bytes >> shift) - 4]
 
     def charge(self, size_bytes: int) -> None:
         """Counts so many bytes for good. Raises RunError."""
@@ -57,8 +57,8 @@ class TextAccount:
 
     def text_bytes(self) -> int:
         """The bytes of texts that are there, by a quarter too many at most."""
-        references = [sys.getrefcount(ticket) for ticket in self._tickets]
-        own = references[0]  # which no text takes
+        references = [sys.getrefcount(each) for each in self._size_classes]
+        own = references[0]  # to which no text refers
         return sum((count - own) * _largest(index) for index, count in enumerate(references) if count > own)
 
     def check_clock(self, expected_s: float = 0.0) -> None:
@@ -69,21 +69,21 @@ class TextAccount:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """What this thread makes within it counts here."""
-        former, rendering.account = rendering.account, self
+        former, rendering.budget = rendering.budget, self
         try:
             yield
         finally:
-            rendering.account = former
+            rendering.budget = former
 
 
 def _largest(index: int) -> int:
-    """The size above those that have the ticket at `index`: four tickets for each power of two."""
+    """The size above those of the class at `index`: four classes for each power of two."""
     return (5 + index % 4) << index // 4
 
 
 class _Rendering(threading.local):
-    account: TextAccount | None = None
+    budget: RenderingBudget | None = None
 
 
 rendering = _Rendering()
-"""The account of the rendering under way in this thread."""
+"""That which is under way in this thread."""
