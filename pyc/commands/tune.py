@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small, trust_option
 from pyc.commands.screen import say, say_json
@@ -57,6 +58,7 @@ def command(
     if forget == (artifact is not None):
         raise click.UsageError("name an artifact to tune with, or --forget, and not both")
     if artifact is None:
+        _refuse_measuring_options()
         forgotten = forget_distances()
         text = f"forgot {counted(forgotten, 'variant')} on {cpu_kind()}"
         if as_json:
@@ -82,6 +84,15 @@ def command(
     for finding in findings:
         say(_line(finding))
     say(f"kept for {variant} on {cpu_kind()} in {kept}")
+
+
+def _refuse_measuring_options() -> None:
+    """Raise click.UsageError for an option of the command line that --forget has no use for."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in ("forget", "as_json") and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[-1]} is for measuring; --forget forgets all of this kind of CPU")
 
 
 def _require_large(opened: "Artifact") -> None:

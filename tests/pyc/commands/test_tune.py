@@ -128,3 +128,10 @@ def test_an_artifact_or_forget(pyc, arguments):
     code, out, err = pyc("tune", *arguments)
     assert (code, out) == (2, "")
     assert "name an artifact to tune with, or --forget, and not both" in err
+
+
+@pytest.mark.parametrize("option", ["--threads=2", "--isa=avx512", "--trust=p.toml", "--rounds=15", "--force"])
+def test_forget_takes_no_option_that_it_has_no_use_for(pyc, option):
+    code, out, err = pyc("tune", "--forget", option)
+    assert (code, out) == (2, "")
+    assert f"{option.partition('=')[0]} is for measuring; --forget forgets all of this kind of CPU" in err
