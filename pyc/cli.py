@@ -25,6 +25,7 @@ from pyc.runtime.host.extras import interruption, missing_extra
 from pyc.runtime.host.native_modules import unloadable_remedy
 from pyc.runtime.sources.places import without_credentials
 from pyc.runtime.text.printable import printable
+from pyc.suggestions import meant_by_command, meant_by_option
 
 EXIT_INTERNAL = 70
 EXIT_SYSTEM = 74
@@ -72,20 +73,6 @@ COMMANDS = {
 }
 
 
-ELSEWHERE = {
-    "chat": "`pyc run MODEL.pyca --chat` chats.",
-    "compile": "`pyc build` compiles.",
-    "convert": "`pyc build` makes an artifact of a checkpoint, `pyc export` writes one for other tools.",
-    "download": "`pyc build ORG/NAME --download` fetches a model and builds it, `pyc pull` fetches an artifact.",
-    "generate": "`pyc run MODEL.pyca` generates text.",
-    "help": "`pyc --help` and `pyc COMMAND --help` print help.",
-    "quantize": "`pyc build` quantizes, by quantize.scheme of the recipe.",
-    "serve": "pyc has no server; `pyc.load` in Python serves several requests together: docs/python.md.",
-    "version": "`pyc --version` prints it.",
-}
-"""What there is of commands that other tools have."""
-
-
 class LazyGroup(click.Group):
     """A group over the COMMANDS table."""
 
@@ -107,7 +94,7 @@ class LazyGroup(click.Group):
         """Find the command; one that is not there is wrong usage, and the nearest is named."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            ctx.fail(f"No such command {name!r}.{_suggestion(name)}")
+            ctx.fail(f"No such command {name!r}.{meant_by_command(name, COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -259,34 +246,6 @@ def _line(text: str) -> str:
     return printable(text)
 
 
-def _suggestion(name: str) -> str:
-    """What was meant by a word that is no command: the nearest command, or `build` and `run` for a file."""
-    import difflib
-
-    if name.lower() in ELSEWHERE:
-        return f" {ELSEWHERE[name.lower()]}"
-    close = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
-    if close:
-        return f" Did you mean {close[0]!r}?"
-    if name.endswith(".pyca"):
-        return f" Did you mean 'pyc run {name}'?"
-    if name.endswith((".yaml", ".yml")):
-        return f" Did you mean 'pyc build {name}'?"
-    return " `pyc --help` lists the commands."
-
-
-def _meant(error: click.ClickException) -> click.ClickException:
-    """The error; one of an option that is the start of others names these, and none that looks like it."""
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return error
-    names = (name for each in error.ctx.command.params for name in each.opts)
-    longer = [name for name in names if name.startswith(error.option_name)]
-    if not longer:
-        return error
-    meant = " or ".join(map(repr, longer))
-    return click.NoSuchOption(error.option_name, f"{error.message} Did you mean {meant}?", ctx=error.ctx)
-
-
 def _run(arguments: Sequence[str]) -> int:
     """Parse and invoke. A command returns None for success; `ctx.exit(code)` sets another code."""
     try:
@@ -299,7 +258,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 1
     except click.ClickException as error:
         text = io.StringIO()
-        _meant(error).show(text)
+        meant_by_option(error).show(text)
         with contextlib.suppress(OSError):
             print("\n".join(map(_line, text.getvalue().expandtabs(2).splitlines())), file=sys.stderr)
         return error.exit_code

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from pyc import cli
-from pyc.cli import COMMANDS, ELSEWHERE, main
+from pyc.cli import main
 from pyc.runtime import errors
 
 PYC = (sys.executable, "-m", "pyc")
@@ -359,30 +359,6 @@ def test_a_message_of_megabytes_keeps_its_ends():
     assert message.startswith("pyc: error: w.safetensors: type AAA")
     assert message.endswith("AAA is unknown; convert it")
     assert len(message) < 2100
-
-
-@pytest.mark.parametrize("word", [*ELSEWHERE, "Chat"])
-def test_commands_of_other_tools_are_told_where_ours_are(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([word]) == 2
-    err = capsys.readouterr().err
-    assert err.endswith(f"No such command {word!r}. {ELSEWHERE[word.lower()]}\n")
-    assert word.lower() not in COMMANDS and "Did you mean" not in err
-
-
-def test_what_is_named_in_place_of_other_commands_is_there() -> None:
-    for text in ELSEWHERE.values():
-        for name in re.findall(r"`pyc ([a-z]+)", text):
-            assert name in COMMANDS
-
-
-@pytest.mark.parametrize(
-    ("option", "meant"), [("--temp", "Did you mean '--temperature'?"), ("--max-", "Did you mean '--max-tokens'?")]
-)
-def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
-    option: str, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "model.pyca", option, "0"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"Error: No such option {option!r}. {meant}"
 
 
 @pytest.mark.parametrize(

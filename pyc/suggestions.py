@@ -1,0 +1,73 @@
+"""What was meant by a command or an option that pyc has not."""
+
+import difflib
+from collections.abc import Collection
+
+import click
+
+COMMANDS_ELSEWHERE = {
+    "chat": "`pyc run MODEL.pyca --chat` chats.",
+    "compile": "`pyc build` compiles.",
+    "convert": "`pyc build` makes an artifact of a checkpoint, `pyc export` writes one for other tools.",
+    "download": "`pyc build ORG/NAME --download` fetches a model and builds it, `pyc pull` fetches an artifact.",
+    "generate": "`pyc run MODEL.pyca` generates text.",
+    "help": "`pyc --help` and `pyc COMMAND --help` print help.",
+    "quantize": "`pyc build` quantizes, by quantize.scheme of the recipe.",
+    "serve": "pyc has no server; `pyc.load` in Python serves several requests together: docs/python.md.",
+    "version": "`pyc --version` prints it.",
+}
+"""What there is of commands that other tools have."""
+
+OPTIONS_ELSEWHERE = {
+    "--chat": ("-i", "-cnv", "--interactive", "--conversation"),
+    "--context": ("-c", "--ctx-size", "--n-ctx", "--max-model-len"),
+    "--max-tokens": ("--n-predict", "--predict", "--num-predict"),
+    "--prompt-file": ("-f", "--file"),
+    "--repetition-penalty": ("--repeat-penalty",),
+    "--scheme": ("-q", "--quantization", "--quant", "--bits", "--dtype"),
+    "--seed": ("-s",),
+    "--system": ("-sys", "--system-prompt", "--system-prompt-file"),
+    "--text": ("-f", "--file"),
+    "--threads": ("--n-threads", "--num-threads"),
+}
+"""Options of ours, and what other tools call them."""
+
+_MODEL, _GPU = ("-m", "--model"), ("--n-gpu-layers", "--gpu-layers", "--device")
+
+
+def meant_by_command(name: str, commands: Collection[str]) -> str:
+    """A sentence, behind a space, for a word that is none of `commands`: the nearest of them, or one for a file."""
+    if name.lower() in COMMANDS_ELSEWHERE:
+        return f" {COMMANDS_ELSEWHERE[name.lower()]}"
+    close = difflib.get_close_matches(name.lower(), commands, n=1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    if name.endswith(".pyca"):
+        return f" Did you mean 'pyc run {name}'?"
+    if name.endswith((".yaml", ".yml")):
+        return f" Did you mean 'pyc build {name}'?"
+    return " `pyc --help` lists the commands."
+
+
+def meant_by_option(error: click.ClickException) -> click.ClickException:
+    """The error; one of an option that is not there names what was meant, where letters do not tell."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error
+    sentence = _sentence(error.option_name, error.ctx.command)
+    if sentence is None:
+        return error
+    return click.NoSuchOption(error.option_name, f"{error.message} {sentence}", ctx=error.ctx)
+
+
+def _sentence(name: str, command: click.Command) -> str | None:
+    options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
+    argument = next((each for each in command.params if isinstance(each, click.Argument)), None)
+    named = [option for option in options if option.startswith(name)]
+    named = named or [option for option in options if name in OPTIONS_ELSEWHERE.get(option, ())]
+    if named:
+        return f"Did you mean {' or '.join(map(repr, named))}?"
+    if name in _MODEL and argument is not None:
+        return f"{(argument.metavar or argument.human_readable_name).strip('[].')} is named without an option."
+    if name in _GPU and "--backend" in options:
+        return "A GPU runs all layers of an artifact that was built for it: --backend cuda."
+    return None

@@ -1,0 +1,59 @@
+"""pyc/suggestions.py: commands and options that other tools have lead to ours."""
+
+import re
+
+import pytest
+
+from pyc.cli import COMMANDS, main
+from pyc.suggestions import COMMANDS_ELSEWHERE
+
+
+@pytest.mark.parametrize("word", [*COMMANDS_ELSEWHERE, "Chat"])
+def test_commands_of_other_tools_are_told_where_ours_are(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith(f"No such command {word!r}. {COMMANDS_ELSEWHERE[word.lower()]}\n")
+    assert word.lower() not in COMMANDS and "Did you mean" not in err
+
+
+def test_what_is_named_in_place_of_other_commands_is_there() -> None:
+    for text in COMMANDS_ELSEWHERE.values():
+        for name in re.findall(r"`pyc ([a-z]+)", text):
+            assert name in COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"), [("--temp", "Did you mean '--temperature'?"), ("--max-", "Did you mean '--max-tokens'?")]
+)
+def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
+    option: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "model.pyca", option, "0"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"Error: No such option {option!r}. {meant}"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("run -m model.pyca", "ARTIFACT is named without an option."),
+        ("bench --model model.pyca", "ARTIFACT is named without an option."),
+        ("build --model model.yaml", "RECIPE is named without an option."),
+        ("run model.pyca -c 2048", "Did you mean '--context'?"),
+        ("run model.pyca --ctx-size 2048", "Did you mean '--context'?"),
+        ("run model.pyca -i", "Did you mean '--chat'?"),
+        ("run model.pyca -f prompt.txt", "Did you mean '--prompt-file'?"),
+        ("eval model.pyca -f text.txt", "Did you mean '--text'?"),
+        ("run model.pyca --n-predict 8", "Did you mean '--max-tokens'?"),
+        ("run model.pyca --repeat-penalty 1.1", "Did you mean '--repetition-penalty'?"),
+        ("run m.pyca --gpu-layers 9", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
+        ("init checkpoint --quantization int8", "Did you mean '--scheme'?"),
+        ("verify model.pyca --n-gpu-layers 99", None),
+        ("verify model.pyca --ctx-size 2048", None),
+    ],
+)
+def test_options_of_other_tools_lead_to_ours(words, sentence, capsys) -> None:
+    assert main(words.split()) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    option = next(word for word in words.split() if word.startswith("-"))
+    assert line.startswith(f"Error: No such option {option!r}.")
+    assert line == f"Error: No such option {option!r}.{f' {sentence}' if sentence else ''}"
