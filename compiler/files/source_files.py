@@ -24,6 +24,7 @@ from typing import Self
 from blake3 import blake3
 
 from pyc.runtime.errors import IngestError
+from pyc.runtime.host.files_read import note_file
 from pyc.runtime.host.open_files import allow_open_files, raise_open_files_limit
 
 READ_BYTES = 8 << 20
@@ -229,6 +230,8 @@ class SourceFiles:
             if found is None:
                 allow_open_files(len(self._files) + 1)
                 found = self._files[path] = _open_file(path)
+                if not self.is_own(path):
+                    note_file(path, "a source")
             return found
 
 

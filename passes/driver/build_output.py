@@ -16,6 +16,12 @@ from pyc.runtime.host.output_file import OutputFile, output_path
 
 def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force: bool = False) -> OutputFile:
     """Return where a build writes: `output`, else what the recipe says. Raises ArtifactError when that is no file."""
+    path = output_path(recipe.output() if output is None else output)
+    return OutputFile(path, tuple(named_files(recipe)), MAGIC, force=force)
+
+
+def named_files(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return the recipe's file and those that it names beside the model's, and what each is."""
     sources = [(recipe.file, "the recipe")] if recipe.file else []
     if recipe.quality is not None:
         sources.append((str(recipe.locate(recipe.quality.text)), "the text of the gate"))
@@ -24,7 +30,7 @@ def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force:
     importance = importance_source(recipe)
     if importance is not None:
         sources.append((importance.path, "the importance matrix"))
-    return OutputFile(output_path(recipe.output() if output is None else output), tuple(sources), MAGIC, force=force)
+    return sources
 
 
 def with_sources(output: OutputFile, module: Module) -> OutputFile:

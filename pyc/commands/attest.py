@@ -47,6 +47,7 @@ def command(
     from pyc.passes.attest.spdx import spdx
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.key_sources import choose_key
+    from pyc.runtime.artifact.trust.signature_file import signature_file
     from pyc.runtime.host.output_file import OutputFile, output_path
     from pyc.runtime.text.json_text import json_text
 
@@ -58,7 +59,8 @@ def command(
     key = chosen.key if chosen else None
     target = None
     if output is not None:
-        sources = [(str(artifact), "the artifact")]
+        beside = (str(signature_file(artifact)), "its further signatures")
+        sources = [(str(artifact), "the artifact"), beside]
         if chosen is not None and chosen.file is not None:
             sources.append((str(chosen.file), "the key that signs"))
         target = OutputFile(output_path(output), tuple(sources), force=force)

@@ -21,6 +21,7 @@ from pyc.commands.opening import (
     trust_option,
 )
 from pyc.commands.reading import check_text, read_text
+from pyc.commands.reference_files import reference_files
 from pyc.commands.screen import say, tell
 from pyc.commands.status_line import show_status
 from pyc.runtime.host.sizes import human_duration
@@ -113,7 +114,7 @@ def command(
     check_read_often(trust, "--trust")
     recipe = None if reference is None else _recipe(reference)
     inputs = (path for path in (*artifacts, asked_file(trust)) if isinstance(path, Path))
-    read = (*inputs, text_file, *_reference_files(reference, recipe))
+    read = (*inputs, text_file, *([] if reference is None else reference_files(reference, recipe)))
     page = None if html is None else _page_file(html, read, force=force)
     text = read_text(text_file, waits_for="the text to score")
     how = _How(threads, isa, backend, providers, trust, mode_of(mmap))
@@ -277,18 +278,6 @@ def _recipe(source: str) -> Recipe | None:
         recipe = parse(source)
     require_compilers(f"--reference {source}: it is compiled to be compared with", "give an artifact of it")
     return recipe
-
-
-def _reference_files(source: str | None, recipe: Recipe | None) -> Iterator[Path]:
-    """Yield the files of a reference: the artifact, or the recipe, its checkpoint's, tokenizer's and adapters'."""
-    from pyc.runtime.sources.places import scheme_of
-
-    if source is not None and not scheme_of(source):
-        yield Path(source)
-    if recipe is not None:
-        for folder in recipe.references():
-            with contextlib.suppress(OSError, ValueError):
-                yield from Path(recipe.locate(folder)).iterdir()
 
 
 def _page_file(path: Path, read: tuple[Path, ...], *, force: bool) -> OutputFile:

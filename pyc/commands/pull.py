@@ -26,7 +26,7 @@ _NAME = "model.pyca"
 )
 @whose_signature_option
 @allow_unsigned_option
-@click.option("--force", is_flag=True, help="Replace a file that is no artifact.")
+@click.option("--force", is_flag=True, help="Replace a file that is no artifact, or no signatures of one.")
 def command(artifact: "Place", output: str | None, trust: str | None, allow_unsigned: bool, force: bool) -> None:
     """Fetch the artifact at URL (https, http, oci, s3, gs, az; - is standard input) into a file.
 
@@ -46,11 +46,11 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
         raise click.UsageError(f"{artifact}: a file, expected a URL such as https://host/{_NAME}; copy a file with cp")
     require_fetchable(artifact, "- for standard input; copy a file with cp")
     target = OutputFile(output_path(_name_of(artifact) if output is None else output), (), MAGIC, force=force)
-    target.check()
     policy = trust_of(trust) if trust is not None else None
+    target.check()
     with open_artifact(artifact) as opened:
         signer = signers_of(opened, policy, allow_unsigned)
-        brought = Signatures(target.path, opened)
+        brought = Signatures(target.path, opened, force=force)
         with TransferProgress(opened.size_bytes) as progress:
             reused = pull_into(opened, target, progress.advance, brought.add)
         brought.tidy()

@@ -10,6 +10,7 @@ import click
 
 from pyc.commands.opening import ARTIFACT_FILE, PATH_TEXT, keep_blas_small
 from pyc.commands.reading import check_text
+from pyc.commands.reference_files import reference_files
 from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
 from pyc.runtime.host.sizes import human_bytes
@@ -67,7 +68,8 @@ def command(
     check_text(source, "SOURCE")
     quality = None if evaluation is None else _evaluation(evaluation)
     recipe = read_source(source)
-    page = None if html is None else _page_file(html, artifact, source, evaluation, force=force)
+    read = (artifact, evaluation, *reference_files(source, recipe))
+    page = None if html is None else _page_file(html, read, force=force)
     try:
         with open_artifact(artifact) as opened, SourceFiles() as files:
             require_weights(opened.header, opened.path)
@@ -163,12 +165,11 @@ def _require_measured(quality: QualityReport, opened: Artifact, evaluation: Path
     )
 
 
-def _page_file(path: Path, artifact: Path, source: str, evaluation: Path | None, *, force: bool) -> OutputFile:
+def _page_file(path: Path, read: tuple[Path | None, ...], *, force: bool) -> OutputFile:
     """Where --html writes. Raises ArtifactError for a place that holds something else, or is read here."""
     from pyc.runtime.host.output_file import OutputFile, output_path
 
-    read = [artifact, Path(source), *([evaluation] if evaluation else [])]
-    sources = tuple((str(place), "a file of this report") for place in read)
+    sources = tuple((str(place), "a file of this report") for place in read if place is not None)
     page = OutputFile(output_path(path), sources, _PAGE_START, what="an HTML page", force=force, option="--html")
     page.check()
     return page

@@ -15,9 +15,9 @@ class Signatures:
     of the two counts at any moment. `tidy` is called after, and keeps those of the new one.
     """
 
-    def __init__(self, path: Path, opened: "Artifact") -> None:
+    def __init__(self, path: Path, opened: "Artifact", *, force: bool = False) -> None:
         """Fetch them. A file that is not to be had is told about, and costs nothing else: what this machine asks for
-        has been asked."""
+        has been asked. Raises ArtifactError where a file that is none of ours has their name, but for `force`."""
         from pyc.commands.screen import tell
         from pyc.runtime.artifact.trust.signature_file import read_signatures
         from pyc.runtime.errors import ArtifactError
@@ -28,6 +28,8 @@ class Signatures:
             self._fetched = self._right(read_signatures(opened.path))
         except ArtifactError as error:
             tell(f"pyc: its further signatures are left out: {error}")
+        if self._fetched and not force:
+            self._require_none_of_others()
 
     def add(self) -> None:
         """Write them before those that are there. Raises ArtifactError."""
@@ -36,6 +38,18 @@ class Signatures:
         if self._fetched:
             here = self._here()
             write_signatures(self._path, (*self._fetched, *(each for each in here if each not in self._fetched)))
+
+    def _require_none_of_others(self) -> None:
+        from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
+        from pyc.runtime.errors import ArtifactError
+
+        try:
+            read_signatures(self._path)
+        except ArtifactError as error:
+            raise ArtifactError(
+                f"{signature_file(self._path)}: is there already, where the further signatures go, and holds none; "
+                f"move it, or give --force to replace it ({error})"
+            ) from error
 
     def tidy(self) -> None:
         """Leave those of the artifact that is there now, and no file where it has none. Raises ArtifactError."""
@@ -49,7 +63,7 @@ class Signatures:
             write_signatures(self._path, kept)
 
     def _here(self) -> "tuple[SignatureRecord, ...]":
-        """What lies beside the file; what is malformed counts for nothing, and is replaced."""
+        """What lies beside the file; what is malformed counts for nothing."""
         from pyc.runtime.artifact.trust.signature_file import read_signatures
         from pyc.runtime.errors import ArtifactError
 

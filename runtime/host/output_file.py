@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.runtime.errors import ArtifactError, PycError
+from pyc.runtime.host.files_read import noted_files
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 _KINDS = (
@@ -58,8 +59,9 @@ class OutputFile:
     """A file that is about to be written.
 
     `sources` are (path, what it is) of files that the work reads: they are never replaced, by whatever name, link or
-    hard link they are reached. A file that is there must begin with `magic` (empty: no file does), or `force` must be
-    set; what is not a regular file is never replaced. `option` is how the user names the file.
+    hard link they are reached, and neither is what the command has read so far (`files_read`). A file that is there
+    must begin with `magic` (empty: no file does), or `force` must be set; what is not a regular file is never replaced.
+    `option` is how the user names the file.
     """
 
     path: Path
@@ -113,7 +115,7 @@ class OutputFile:
             return self.path.lstat() if self.path.is_symlink() else None
 
     def _check_found(self, found: os.stat_result) -> None:
-        for path, role in self.sources:
+        for path, role in (*self.sources, *noted_files()):
             if _is_same(found, path):
                 raise self.error(f"{self.path}: is {role}, which is read here; choose another name with {self.option}")
         kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), None)

@@ -20,6 +20,7 @@ from pathlib import Path
 from pyc.runtime.artifact.format import SignatureRecord, signed_message
 from pyc.runtime.artifact.trust.comments import clean_comment, find_last_day, name_of
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.files_read import note_file
 from pyc.runtime.host.given_pipe import read_given_pipe
 from pyc.runtime.host.home import open_regular
 from pyc.runtime.host.signal_handlers import unless_signalled
@@ -263,6 +264,7 @@ def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES, *, is_given: bo
 def read_text_and_mode(path: Path, limit: int, *, is_given: bool = False) -> tuple[str, int]:
     """What `read_small_text` returns, and the permission bits of the file that it was read from; those of a pipe, which
     has been asked, are 0."""
+    note_file(path, "a file of keys and signatures")
     try:
         mode = 0
         data = read_given_pipe(path, limit, is_given=is_given)
@@ -274,5 +276,5 @@ def read_text_and_mode(path: Path, limit: int, *, is_given: bool = False) -> tup
             raise ArtifactError(f"{path}: more than {limit} bytes, which no such file has")
         return data.decode(), mode
     except unless_signalled(OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is no text"
         raise ArtifactError(f"{path}: cannot be read: {reason}") from error

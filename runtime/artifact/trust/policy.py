@@ -38,14 +38,13 @@ from pyc.runtime.artifact.trust.keys import (
 )
 from pyc.runtime.artifact.trust.subjects import PREFIX, is_bare_digest, listed_subject
 from pyc.runtime.errors import ArtifactError, TrustError
-from pyc.runtime.host.home import find_home_directory
+from pyc.runtime.host.home import POLICY_VARIABLE, find_home_directory
 from pyc.runtime.host.private_files import require_private, require_unwritable
 from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "PYC_TRUST_POLICY"
 MAX_FILE_BYTES = 64 << 10
 MAX_THRESHOLD = 64
 
@@ -120,11 +119,11 @@ def machine_policy(home: Path | None = None) -> Policy:
 
 def _machine_policy(home: Path | None) -> Policy:
     if home is None:
-        named = os.environ.get(VARIABLE)
+        named = os.environ.get(POLICY_VARIABLE)
         if named == "":  # a service whose setting is lost must not fall back to a weaker policy
-            raise ArtifactError(f"${VARIABLE}: is set, but empty; give it a policy's file, or unset it")
+            raise ArtifactError(f"${POLICY_VARIABLE}: is set, but empty; give it a policy's file, or unset it")
         if named:
-            _refuse_pipe(Path(named), f"${VARIABLE}: {named}")
+            _refuse_pipe(Path(named), f"${POLICY_VARIABLE}: {named}")
             return read_policy(Path(named))
         home = find_home_directory()
     path = home / "policy.toml" if home else None

@@ -1,0 +1,26 @@
+"""The files of what an artifact is compared with, which no page that a command writes takes the place of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyc.compiler.recipe.types import Recipe
+
+
+def reference_files(source: str, recipe: Recipe | None) -> Iterator[Path]:
+    """Yield the files of a reference: the artifact, or the recipe, what it names, and its checkpoint's, tokenizer's and
+    adapters'."""
+    from pyc.passes.driver.build_output import named_files
+    from pyc.runtime.sources.places import scheme_of
+
+    if not scheme_of(source):
+        yield Path(source)
+    if recipe is not None:
+        yield from (Path(path) for path, _ in named_files(recipe))
+        for folder in recipe.references():
+            with contextlib.suppress(OSError, ValueError):
+                yield from Path(recipe.locate(folder)).iterdir()
