@@ -2,8 +2,8 @@
 
 tokenizer_config.json lists them in `added_tokens_decoder` (id to token); where it has none, added_tokens.json does
 (token to id). What a list says of a token's flags counts before what tokenizer.json says, but for added_tokens.json,
-which says nothing of flags. A special token that is named, such as eos_token, and is only a word of the vocabulary
-becomes an added token, too (tests/reference/test_added_tokens.py).
+which says nothing of flags. A special token that is named, such as eos_token, or stands in a list of further ones, and
+is only a word of the vocabulary becomes an added token, too (tests/reference/test_added_tokens.py).
 
 Added tokens without a row of the embedding, such as a [PAD] that a training tool put behind the vocabulary of a model
 that was never resized, are left out with a warning: the model cannot read them, and a text that spells one stays text.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.messages import quoted
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, STANDARD, TOKENIZER, named_tokens
+from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, STANDARD, TOKENIZER, listed_tokens, named_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,6 @@ class _Held(_Token, frozen=True, kw_only=True):
 
 class _Config(msgspec.Struct, frozen=True):
     added_tokens_decoder: dict[str, _Token] | None = None
-    extra_special_tokens: object = None
-    additional_special_tokens: object = None
     tokenizer_class: object = None
 
 
@@ -111,7 +109,7 @@ def with_added_tokens(
         return content  # check_tokenizer says what is wrong with it
     held = {token.content: token for token in parts.added_tokens}
     given = decode(files.get(CONFIG, b"{}"), _Config, f"{where}: {CONFIG}", max_values=MAX_MANY_VALUES)
-    named = _named(files, given, where)
+    named = _named(files, where)
     tokens, file = _listed(given, listed, held, named, where)
     if _is_of_llama_2(given, parts):
         tokens = {text: (replace(token, normalized=False), number) for text, (token, number) in tokens.items()}
@@ -128,7 +126,7 @@ def with_added_tokens(
         text: token for text, token in tokens.items()
         if text not in beyond and (text not in held or held[text].flags() != token[0].flags())
     }  # fmt: skip
-    words = [text for text in named.every if text not in held and text not in tokens]
+    words = {text: token for text, token in named.every.items() if text not in held and text not in tokens}
     if not changed and not words and not beyond.keys() & held.keys():
         return content
     try:
@@ -143,14 +141,14 @@ def _beyond(
 ) -> dict[str, int]:
     """Return the tokens without a row that nothing is to have, with their ids."""
     ids = {text: token.id for text, token in held.items()} | {text: number for text, (_, number) in tokens.items()}
-    used = {text for name, text in named.names if name != PADDING}
+    used = {token.content for name, token in named.names if name != PADDING}
     return {text: number for text, number in ids.items() if number >= rows and text not in used}
 
 
 def _completed(
     document: dict[str, Any],
     changed: Mapping[str, tuple[_Token, int]],
-    words: Iterable[str],
+    words: Mapping[str, _Token],
     beyond: Container[str],
     where: str,
 ) -> bytes | None:
@@ -160,7 +158,7 @@ def _completed(
     held = document.get("added_tokens", [])
     entries = {token["content"]: token for token in held if token["content"] not in beyond}
     following = max(len(vocabulary), 1 + max((token["id"] for token in entries.values()), default=-1))
-    special = {text: (_Token(content=text, special=True), vocabulary[text]) for text in words if text in vocabulary}
+    special = {text: (token, vocabulary[text]) for text, token in words.items() if text in vocabulary}
     for text, (token, wanted) in (*changed.items(), *special.items()):
         token_id = entries[text]["id"] if text in entries else vocabulary.get(text, following)
         following += token_id == following
@@ -180,28 +178,42 @@ def _completed(
 class _Named:
     """The special tokens that the files name, such as eos_token, with their names, and those that lists have."""
 
-    names: tuple[tuple[str, str], ...]
-    lists: tuple[str, ...]
+    names: tuple[tuple[str, _Token], ...]
+    lists: tuple[_Token, ...]
+    early: frozenset[str]
+    """The texts of lists that make tokens of added_tokens.json special."""
 
     @property
     def by_name(self) -> frozenset[str]:
-        return frozenset(text for _, text in self.names)
+        return frozenset(token.content for _, token in self.names)
 
     @property
-    def every(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*(text for _, text in self.names), *self.lists)))
+    def every(self) -> dict[str, _Token]:
+        """Each token once, as what comes last says."""
+        return {token.content: token for token in (*(token for _, token in self.names), *self.lists)}
 
 
-def _named(files: Mapping[str, bytes], given: _Config, where: str) -> _Named:
+def _named(files: Mapping[str, bytes], where: str) -> _Named:
     try:
         named = named_tokens(files.get(CONFIG), files.get(MAP))
+        listed = listed_tokens(files.get(CONFIG), files.get(MAP))
     except ArtifactError as problem:
         raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
-    lists = [more for more in (given.extra_special_tokens, given.additional_special_tokens) if isinstance(more, list)]
-    texts = (_text(entry) for more in lists for entry in more)
-    return _Named(
-        tuple((name, token.text) for name, token in named.items() if token.text), tuple(text for text in texts if text)
-    )
+    names = tuple((name, _token_of(token.entry, token.file, where)) for name, token in named.items() if token.text)
+    lists = tuple(_token_of(each.entry, each.file, where) for each in listed)
+    early = (token.content for token, each in zip(lists, listed, strict=True) if each.is_early)
+    return _Named(names, lists, frozenset(early))
+
+
+def _token_of(entry: object, file: str, where: str) -> _Token:
+    """The special token of a text, or of a mapping with flags."""
+    if isinstance(entry, str):
+        return _Token(content=entry, special=True)
+    try:
+        token = msgspec.convert(entry, _Token)
+    except msgspec.ValidationError as problem:
+        raise IngestError(f"{where}: {file}: {problem}; {_REMEDY}") from problem
+    return replace(token, special=True)
 
 
 def _listed(
@@ -222,7 +234,7 @@ def _listed(
     ids = decode(listed, dict[str, int], f"{where}: {FILE}", max_values=MAX_MANY_VALUES)
     taken = {token.id for token in held.values()}
     others = sorted((number, text) for text, number in ids.items() if text not in held and number not in taken)
-    special = {text for name, text in named.names if name in STANDARD} | set(named.lists)
+    special = {token.content for name, token in named.names if name in STANDARD} | named.early
     return {text: (_Token(content=text, special=text in special), number) for number, text in others}, FILE
 
 
@@ -239,11 +251,6 @@ def _is_of_llama_2(config: _Config, parts: _Document) -> bool:
 def _special(token: _Token) -> _Token:
     """Return a token as a special one: texts leave it out. Where it is found stays as it is."""
     return replace(token, special=True, normalized=token.flags()["normalized"])
-
-
-def _text(entry: object) -> str | None:
-    text = entry.get("content") if isinstance(entry, dict) else entry
-    return text if isinstance(text, str) else None
 
 
 def _vocabulary(document: Mapping[str, Any]) -> dict[str, int]:

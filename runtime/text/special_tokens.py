@@ -21,6 +21,7 @@ CONFIG = "tokenizer_config.json"
 MAP = "special_tokens_map.json"
 MODEL = "config.json"
 PADDING = "pad_token"
+EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
 STANDARD = ("bos_token", "eos_token", "unk_token", "sep_token", PADDING, "cls_token", "mask_token")
 
 _DEFAULTS: dict[str, dict[str, str]] = {
@@ -83,23 +84,78 @@ class _Document(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    """The text of a token, or None where `file` says that there is none."""
+    """A token as `file` says it: a text, or a mapping with its flags. Null says that there is none."""
 
-    text: str | None
+    entry: str | dict[str, object] | None
     file: str
+
+    @property
+    def text(self) -> str | None:
+        """Its text, or None where there is no token."""
+        return cast("str", self.entry["content"]) if isinstance(self.entry, dict) else self.entry
 
 
 def named_tokens(config: bytes | None, special_map: bytes | None) -> dict[str, NamedToken]:
     """Return the tokens that the files name, the seven of every tokenizer first. Raises ArtifactError."""
     configured = _document(config, CONFIG)
-    found = _tokens(configured, CONFIG)
-    extra = configured.get("extra_special_tokens")
-    if isinstance(extra, dict):
-        found |= _others(cast("dict[str, object]", extra), CONFIG)
+    standard, others = _standard(configured, CONFIG), _others(configured, CONFIG)
+    first = {name: token for name, token in others.items() if isinstance(token.entry, str)}
+    first |= _others(configured.get(EXTRA), CONFIG)
+    first = first or _others(configured.get("model_specific_special_tokens"), CONFIG)
     if "added_tokens_decoder" not in configured:
-        found |= _tokens(_document(special_map, MAP), MAP)
-    standard = {name: found[name] for name in STANDARD if name in found}
-    return standard | {name: found[name] for name in sorted(found.keys() - standard.keys())}
+        mapped = _document(special_map, MAP)
+        standard |= _standard(mapped, MAP)
+        others |= _others(mapped, MAP)
+        first |= _others(mapped.get(EXTRA), MAP)
+    others |= first
+    ordered = {name: standard[name] for name in STANDARD if name in standard}
+    return ordered | {name: others[name] for name in sorted(others)}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedToken:
+    """An entry of a list of special tokens, a text or a mapping with one. The library knows it as one before it reads
+    added_tokens.json where `is_early`."""
+
+    entry: object
+    file: str
+    is_early: bool
+
+
+def listed_tokens(config: bytes | None, special_map: bytes | None) -> list[ListedToken]:
+    """Return the entries of the list of further special tokens that counts. Raises ArtifactError.
+
+    `extra_special_tokens` is what `additional_special_tokens` is called now: it counts where both are there.
+    """
+    configured = _document(config, CONFIG)
+    extra, additional = configured.get(EXTRA, ()), configured.get(ADDITIONAL, ())
+    if ADDITIONAL in configured and not extra:
+        extra, additional = additional, ()
+    has_extra = (EXTRA in configured or ADDITIONAL in configured) and not isinstance(extra, dict)
+    found = _entries(extra, CONFIG, is_early=True)
+    later = _entries(additional, CONFIG, is_early=False)
+    if "added_tokens_decoder" not in configured:
+        mapped = _document(special_map, MAP)
+        if ADDITIONAL in mapped:
+            later = _entries(mapped[ADDITIONAL], MAP, is_early=False)
+        if EXTRA in mapped:
+            has_extra = not isinstance(mapped[EXTRA], dict)  # which names tokens, and stands for the list
+            found += _entries(mapped[EXTRA], MAP, is_early=True)
+    return found if has_extra else later
+
+
+def _entries(entries: object, file: str, *, is_early: bool) -> list[ListedToken]:
+    """Those of a list that are tokens."""
+    found = entries if isinstance(entries, list) else []
+    return [
+        ListedToken(entry, file, is_early and (file == MAP or isinstance(entry, str)))
+        for entry in found
+        if entry and _is_token(entry)
+    ]
+
+
+def _is_token(entry: object) -> bool:
+    return isinstance(entry, str) or (isinstance(entry, dict) and isinstance(entry.get("content"), str))
 
 
 def special_tokens(
@@ -157,26 +213,24 @@ def _document(content: bytes | None, file: str) -> dict[str, object]:
         raise ArtifactError(f"{file}: {error}; build the artifact again") from error
 
 
-def _tokens(document: dict[str, object], file: str) -> dict[str, NamedToken]:
-    """The tokens that a file names, and the standard ones that it says are none."""
+def _standard(document: dict[str, object], file: str) -> dict[str, NamedToken]:
+    """The standard tokens that a file names, and those that it says are none."""
     try:
-        standard = msgspec.convert(document, _Standard)
+        msgspec.convert(document, _Standard)
     except msgspec.ValidationError as error:
         raise ArtifactError(f"{file}: {error}; build the artifact again") from error
-    found = {name: NamedToken(_content(getattr(standard, name)), file) for name in STANDARD if name in document}
-    return found | _others(document, file)
+    return {name: _named(document[name], file) for name in STANDARD if name in document}
 
 
-def _others(document: dict[str, object], file: str) -> dict[str, NamedToken]:
+def _others(document: object, file: str) -> dict[str, NamedToken]:
     """The tokens whose names only this model has, such as image_token."""
-    found: dict[str, NamedToken] = {}
-    for name, value in document.items():
-        is_token = isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("content"), str))
-        if name.endswith("_token") and name not in STANDARD and is_token:
-            text = value if isinstance(value, str) else cast("dict[str, str]", value)["content"]
-            found[name] = NamedToken(text, file)
-    return found
+    entries = cast("dict[str, object]", document) if isinstance(document, dict) else {}
+    return {
+        name: _named(value, file)
+        for name, value in entries.items()
+        if name.endswith("_token") and name not in STANDARD and _is_token(value)
+    }
 
 
-def _content(token: _Token) -> str | None:
-    return token.content if isinstance(token, AddedToken) else token
+def _named(value: object, file: str) -> NamedToken:
+    return NamedToken(cast("str | dict[str, object] | None", value), file)

@@ -54,6 +54,45 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int] | None]] = {
     "an empty list and a named word": ({"added_tokens_decoder": {}, "pad_token": "</s>"}, {"<im>": 9}),
 }
 
+STRIPS = {"lstrip": True, "rstrip": True, "normalized": False, "single_word": False}
+TYPED = STRIPS | {"__type": "AddedToken"}
+WORD: dict[str, Any] = {"content": "ab"}
+MAPS: dict[str, tuple[dict[str, Any], dict[str, int] | None, dict[str, Any]]] = {
+    "additional words": ({}, None, {"additional_special_tokens": ["ab", "</s>"]}),
+    "extra words": ({}, None, {"extra_special_tokens": ["ab", WORD | STRIPS]}),
+    "both lists": ({}, None, {"additional_special_tokens": ["ab"], "extra_special_tokens": ["</s>"]}),
+    "both lists in the configuration": (
+        {"additional_special_tokens": ["ab"], "extra_special_tokens": ["</s>"]},
+        None,
+        {},
+    ),
+    "an empty list before the other": ({"additional_special_tokens": ["ab"], "extra_special_tokens": []}, None, {}),
+    "words of each file": ({"additional_special_tokens": ["ab"]}, None, {"additional_special_tokens": ["</s>"]}),
+    "extra words of each file": ({"extra_special_tokens": ["ab"]}, None, {"extra_special_tokens": ["</s>"]}),
+    "additional words, and a file of ids": ({}, {"<im>": 9}, {"additional_special_tokens": ["<im>", "ab"]}),
+    "extra words, and a file of ids": ({}, {"<im>": 9}, {"extra_special_tokens": ["<im>", "ab"]}),
+    "a list that does not count": (decoder(id8={"content": "<x>"}), None, {"additional_special_tokens": ["ab"]}),
+    "names in place of a list": ({"extra_special_tokens": ["ab"]}, None, {"extra_special_tokens": {"x_token": "</s>"}}),
+    "a name with flags": ({"eos_token": WORD | TYPED}, None, {}),
+    "a name with flags by default": ({"eos_token": WORD | {"__type": "AddedToken", "lstrip": True}}, None, {}),
+    "a name with flags in the map": ({}, None, {"eos_token": WORD | STRIPS}),
+    "a name of the model's own with flags": ({}, None, {"image_token": WORD | STRIPS}),
+    "an entry with flags": ({"extra_special_tokens": [WORD | TYPED | {"special": True}]}, None, {}),
+    "a name, and an entry with flags": (
+        {"eos_token": "ab", "extra_special_tokens": [WORD | TYPED | {"special": True}]},
+        None,
+        {},
+    ),
+    "names of the model's own": ({"model_specific_special_tokens": {"image_token": "ab"}}, None, {}),
+    "names that do not count": (
+        {"x_token": "</s>", "model_specific_special_tokens": {"image_token": "ab"}},
+        None,
+        {},
+    ),
+    "a name of its own in each file": ({"x_token": "</s>"}, None, {"x_token": "ab"}),
+}
+"""What special_tokens_map.json has is the third."""
+
 
 def write(folder: Path, config: dict[str, Any], listed: dict[str, int] | None, model: str) -> None:
     from tokenizers import AddedToken, Tokenizer, models, normalizers
@@ -81,17 +120,19 @@ def read(folder: Path, rows: int = 16) -> bytes:
 
 
 @pytest.mark.parametrize("model", ["BPE", "BPE, prepended", "Unigram"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *MAPS])
 def test_tokens_are_those_of_transformers(case: str, model: str, tmp_path: Path) -> None:
     import transformers
     from tokenizers import Tokenizer
 
-    config, listed = CASES[case]
+    config, listed, *special_map = {**CASES, **MAPS}[case]
     write(tmp_path, config, listed, model)
+    if special_map:
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps(special_map[0]))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = Tokenizer.from_str(read(tmp_path).decode())
     assert tokens(ours) == tokens(theirs.backend_tokenizer)
-    for text in TEXTS:
+    for text in (*TEXTS, " a ab </s> c", "ab ab<s>abx </s>ab"):
         ids = theirs(text, add_special_tokens=False)["input_ids"]
         assert ours.encode(text, add_special_tokens=False).ids == ids
         assert ours.decode(ids) == theirs.backend_tokenizer.decode(ids)
