@@ -7,10 +7,12 @@ each pip that it starts itself to build a wheel. A target or a dry run there wou
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
+
+from pyc.compiler.processes import Processes
 
 KEPT = frozenset(
     (
@@ -39,10 +41,11 @@ print(json.dumps(found))
 def pip_environment(command: str) -> dict[str, str]:
     """Return the variables for a `pip COMMAND`: those of this process, and of pip's settings those that are KEPT.
 
-    Where settings cannot be read, return what this process has: pip then says what is wrong with them. Raises OSError.
+    Where settings cannot be read, return what this process has: pip then says what is wrong with them. Raises OSError,
+    KeyboardInterrupt in a bundle that is interrupted.
     """
     arguments = [sys.executable, "-P", "-c", _PROGRAM]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    done = Processes().run(arguments, Path(), os.environ)
     try:
         found = msgspec.json.decode(done.stdout, type=list[tuple[str, str]])
     except msgspec.DecodeError:

@@ -5,7 +5,7 @@ Of each, with W that in f32 and V what the artifact's bytes stand for, both summ
 
     relative error = sqrt(sum (V - W)^2 / sum W^2)        largest error = max |V - W|
 
-Nothing of the artifact is executed; every byte of it is verified, and every file that is read by its digest.
+Nothing of the artifact is executed; what is read of it is verified, and every file of the sources by its digest.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Wheels in a bundle: those that fit the Python and machine asked for."""
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -211,15 +212,46 @@ def test_a_wheel_that_is_another_now_is_not_taken(is_there, installed_from, tmp_
 
 @pytest.fixture
 def python_that(monkeypatch, tmp_path):
-    """`python_that(commands)`: an interpreter that does these in place of pip, of which no settings are found."""
+    """`python_that(commands)`: an interpreter that does these in place of pip, whose settings `settings` prints."""
 
-    def make(commands):
+    def make(commands, settings="echo '[]'"):
         place = tmp_path / "interpreter"
-        place.write_text(f"#!/bin/sh\ncase $2 in -c) echo '[]'; exit;; esac\n{commands}\n")
+        place.write_text(f"#!/bin/sh\ncase $2 in -c) {settings}; exit;; esac\n{commands}\n")
         place.chmod(0o755)
         monkeypatch.setattr("pyc.passes.bundle.wheels.sys.executable", str(place))
 
     return make
+
+
+@contextlib.contextmanager
+def interrupted(error):
+    """Raise `error` after a second, and take it."""
+
+    def interrupt(number, frame):
+        raise error
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        with pytest.raises(error):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def has_ended(file):
+    """Whether the process of this id has; it may be there until somebody asks how it ended."""
+    stat = Path(f"/proc/{int(file.read_text())}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_ends_what_reads_the_settings(error, python_that, tmp_path):
+    python_that("exit 1", f"sleep 60 & echo $! > '{tmp_path}/child'; echo $$ > '{tmp_path}/reader'; wait")
+    with interrupted(error):
+        fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
+    assert has_ended(tmp_path / "child") and has_ended(tmp_path / "reader")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -230,21 +262,9 @@ def test_an_interruption_ends_what_pip_started_and_removes_its_files(error, pyth
     monkeypatch.setattr("tempfile.tempdir", None)
     writing = "while true; do mkdir -p $TMPDIR/pip-build; echo x >> $TMPDIR/pip-build/file; done"
     python_that(f"({writing}) & echo $! > '{tmp_path}/child'; echo $TMPDIR > '{tmp_path}/place'; wait")
-
-    def interrupt(number, frame):
-        raise error
-
-    former = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-        with pytest.raises(error):
-            fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, former)
-    child = int((tmp_path / "child").read_text())
-    stat = Path(f"/proc/{child}/stat")  # it may be there until somebody asks how it ended
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    with interrupted(error):
+        fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
+    assert has_ended(tmp_path / "child")
     assert Path((tmp_path / "place").read_text().strip()).parent == tmp_path / "temporary"
     assert list((tmp_path / "temporary").iterdir()) == []
 
