@@ -22,6 +22,7 @@ power of two for each row, and "mxfp8" to e4m3 in groups of 32 inputs with a pow
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -193,6 +194,16 @@ ALIASES: dict[str, str] = {
     "FP8_BLOCK": "fp8-b128",
 }
 """Names of compressed-tensors; the A16 forms keep f32 activations (see `parse_scheme`), and those of FP8 have them."""
+
+
+_OF_GGUF = {"8": "int8-g32", "6": "int8", "5": "lut5-g32", "4": "lut4-g32", "3": "lut3-g32", "2": "lut2-g32"}
+"""What to take for names of llama.cpp, by their bits: docs/which-scheme.md has the table."""
+
+
+def of_llama_cpp(name: str) -> str | None:
+    """Return the scheme to take for a name of llama.cpp, None for what is none."""
+    gguf = re.fullmatch("i?q([2-68])_[0-9a-z_]+", name.lower())
+    return _OF_GGUF[gguf[1]] if gguf else None
 
 
 def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:

@@ -29,6 +29,7 @@ from pyc.compiler.recipe.types import (
     Target,
 )
 from pyc.compiler.recipe.yaml import ListNode, MapNode, Node, Scalar, fail, resolve_plain
+from pyc.compiler.schemes import of_llama_cpp
 from pyc.runtime.errors import RecipeError
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
@@ -54,7 +55,11 @@ def decode_document(node: Node) -> Document:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Return `; did you mean 'x'?` for the known name closest to `name`, or nothing; case does not count."""
+    """Return `; did you mean 'x'?` for the known name closest to `name`, or nothing; case does not count. For a scheme
+    of llama.cpp's, return what to take here."""
+    taken = of_llama_cpp(name)
+    if taken in known:
+        return f"; this is a name of llama.cpp's, take {taken!r}"
     lowered = {item.lower(): item for item in reversed(known)}
     close = [item for item in map(str.lower, known) if len(name) > 2 and item.startswith(name.lower())]
     close = close or difflib.get_close_matches(name.lower(), list(lowered), n=1)

@@ -118,10 +118,10 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
     from pyc.compiler.files.staging import StagedFile
 
     path = _path(argument, name)
-    if not replace and path.exists():
-        raise RunError(f"{name}: {path} exists; /save! {argument} replaces it")
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         raise RunError(f"{name}: {path} is not a regular file; choose another name")
+    if not replace and path.exists():
+        raise RunError(f"{name}: {path} exists; /save! {argument} replaces it")
     conversation = chat.conversation
     text = conversation.as_markdown() if path.suffix.lower() == ".md" else conversation.as_json()
     with StagedFile(path) as file:
@@ -146,7 +146,10 @@ def _load(chat: Chat, argument: str) -> None:
 
 
 def _path(argument: str, name: str) -> Path:
-    """The file meant, with links followed, so that what is replaced is the file and not a link to it."""
+    """The file meant, with links followed, so that what is replaced is the file and not a link to it. Quotes around the
+    name, as a shell takes them, are not part of it."""
+    if len(argument) > 1 and argument[0] == argument[-1] and argument[0] in "'\"":
+        argument = argument[1:-1]
     if not argument:
         raise RunError(f"{name}: a file name is missing")
     try:

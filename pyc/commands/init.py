@@ -148,7 +148,7 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     values = RecipeContext(
         schema=schema_path().as_uri(),
         title=f"{printable(checkpoint)}: {kind}.",
-        file=printable(str(output)),
+        file=printable(shlex.quote(str(output))),
         model=yaml_text(model),
         tokenizer="" if tokenizer is None else yaml_text(tokenizer),
         adapters=tuple(map(yaml_text, paths)),

@@ -28,8 +28,8 @@ def command(artifact: Path, name: str, file: str | None) -> None:
     from pyc.runtime.errors import TrustError
 
     require_one_key(file)
-    key = choose_key(name, file, create=False).key
     with open_artifact(artifact, mode="pread") as opened:
+        key = choose_key(name, file, create=False).key
         try:
             require_not_revoked(opened)
         except TrustError as error:  # which stops no job that brings its own key

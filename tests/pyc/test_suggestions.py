@@ -47,6 +47,7 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("run model.pyca --repeat-penalty 1.1", "Did you mean '--repetition-penalty'?"),
         ("run m.pyca --gpu-layers 9", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("init checkpoint --quantization int8", "Did you mean '--scheme'?"),
+        ("build m.yaml --scheme int8", "How weights are stored is set so: --set quantize.scheme=int4-g32."),
         ("verify model.pyca --n-gpu-layers 99", None),
         ("verify model.pyca --ctx-size 2048", None),
     ],

@@ -73,6 +73,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "adapter without path": ("model: x\nadapters:\n  - weight: 1\n", 3, 5, "the key path is missing"),
     # values
     "unknown scheme": ("model: x\nquantize: {scheme: int4_g32}\n", 2, 20, "did you mean 'int4-g32'?"),
+    "llama.cpp's scheme": ("model: x\nquantize: {scheme: Q4_K_M}\n", 2, 20, "of llama.cpp's, take 'lut4-g32'"),
     "lower case alias": ("model: x\nquantize: {scheme: w4a16}\n", 2, 20, "did you mean 'W4A16'?"),
     "unknown backend": ("model: x\ntargets:\n  - backend: metal\n", 3, 14, "expected one of cpu, onnx"),
     "unknown device": ("model: x\ntargets: [{device: tpu}]\n", 2, 20, "expected one of cpu, cuda"),

@@ -215,7 +215,8 @@ def test_commands(chat, tmp_path):
     assert "2 turns saved" in terminal.ask(f"/save {file}")
     assert f"{file} exists" in terminal.ask(f"/save {file}")
     assert "2 turns saved" in terminal.ask(f"/save! {file}")
-    assert "2 turns saved" in terminal.ask(f"/save {notes}")
+    assert "2 turns saved" in terminal.ask(f"/save '{notes}'"), "as a shell takes a name"
+    assert "is not a regular file; choose another name" in terminal.ask(f"/save {tmp_path}")
     assert notes.read_text().startswith("## User\n\nseen\n\n## Assistant\n\n2 messages\n")
     terminal.ask("/reset")
     assert "nothing was said" in terminal.ask("/undo")

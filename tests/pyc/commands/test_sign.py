@@ -81,7 +81,8 @@ def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):
     artifact = make_artifact()
     update = tmp_path / "u"
     for arguments, code, message in (
-        (("sign", tmp_path / "none.pyca"), 8, "no such key"),
+        (("sign", artifact), 8, "no such key"),
+        (("sign", tmp_path / "none.pyca"), 10, "none.pyca: "),
         (("trust", "announce", "-o", update), 2, "say what to announce"),
         (("trust", "announce", "-o", update, "--revoke", "everything"), 8, "expected a key's fingerprint"),
         (("trust", "announce", "-o", update, "--expire", "0" * 16), 2, "as YYYY-MM-DD, behind FINGERPRINT="),
