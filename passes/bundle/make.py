@@ -58,7 +58,9 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
     Raises ArtifactError, and leaves nothing then.
     """
     sweep()
-    target = OutputFile(output, sources=((str(artifact), "the artifact"),), force=options.force)
+    wheels = [] if options.wheels is None else sorted(options.wheels.glob("*.whl"))
+    read = ((str(artifact), "the artifact"), *((str(wheel), "a wheel") for wheel in wheels))
+    target = OutputFile(output, sources=read, force=options.force)
     if options.form == "tar":
         target.check()
     else:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def new_folder(target: str | os.PathLike[str], *, mode: int | None = None) -> It
             shutil.rmtree(folder, ignore_errors=True)
 
     def make() -> Path:
-        made.append(Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent)))
+        made.append(path.with_name(f"{_prefix(path)}{secrets.token_hex(8)}"))
+        made[-1].mkdir(0o700)
         return made[-1]
 
     with unfinished.held(drop):
@@ -77,9 +79,10 @@ def _prefix(path: Path) -> str:
 
 def _sweep(path: Path) -> None:
     """Remove what an export to `path` left that was killed: a folder that nobody has locked."""
+    own = re.compile(f"{re.escape(_prefix(path))}[0-9a-f]{{16}}")
     with contextlib.suppress(OSError):
         for entry in os.scandir(path.parent):
-            if entry.name.startswith(_prefix(path)) and (descriptor := abandoned(entry.path)) is not None:
+            if own.fullmatch(entry.name) and (descriptor := abandoned(entry.path)) is not None:
                 shutil.rmtree(entry.path, ignore_errors=True)
                 os.close(descriptor)
 

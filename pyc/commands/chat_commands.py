@@ -6,6 +6,7 @@ name that ends in .md. The file appears whole or not at all.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyc.commands.screen import tell
 from pyc.runtime.errors import RunError
+from pyc.runtime.host.files_read import noted_files
 from pyc.runtime.text.chat.conversation import Conversation
 from pyc.runtime.text.chat.thinking import SWITCH, has_switch
 from pyc.runtime.text.counted import counted
@@ -118,13 +120,22 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
     from pyc.compiler.files.staging import StagedFile
 
     path = _path(argument, name)
-    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        raise RunError(f"{name}: {path} is not a regular file; choose another name")
-    if not replace and path.exists():
-        raise RunError(f"{name}: {path} exists; /save! {argument} replaces it")
+
+    def check() -> None:
+        if not path.exists():
+            return
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise RunError(f"{name}: {path} is not a regular file; choose another name")
+        role = next((role for read, role in noted_files() if os.path.exists(read) and path.samefile(read)), None)
+        if role is not None:
+            raise RunError(f"{name}: {path} is {role}, which is read here; choose another name")
+        if not replace:
+            raise RunError(f"{name}: {path} exists; /save! {argument} replaces it")
+
+    check()
     conversation = chat.conversation
     text = conversation.as_markdown() if path.suffix.lower() == ".md" else conversation.as_json()
-    with StagedFile(path) as file:
+    with StagedFile(path, allowed=check) as file:
         file.write(text.encode("utf-8"))
         file.publish()
     tell(f"({_turns(conversation)} saved to {path})")

@@ -38,6 +38,7 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
     from pyc.runtime.artifact.partial_file import pull_into
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.policy import trust_of
+    from pyc.runtime.artifact.trust.signature_file import signature_file
     from pyc.runtime.host.output_file import OutputFile, output_path
     from pyc.runtime.sources.places import Remote, require_fetchable
 
@@ -48,6 +49,7 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
     target = OutputFile(output_path(_name_of(artifact) if output is None else output), (), MAGIC, force=force)
     policy = trust_of(trust) if trust is not None else None
     target.check()
+    OutputFile(signature_file(target.path), force=True).check()
     with open_artifact(artifact) as opened:
         signer = signers_of(opened, policy, allow_unsigned)
         brought = Signatures(target.path, opened, force=force)

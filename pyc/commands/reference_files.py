@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyc.compiler.recipe.types import Recipe
 
+_SUFFIXES = (".jinja", ".json", ".model", ".safetensors", ".txt")
+"""What is read of a checkpoint or an adapter; a page of an earlier run may lie beside it."""
+
 
 def reference_files(source: str, recipe: Recipe | None) -> Iterator[Path]:
-    """Yield the files of a reference: the artifact, or the recipe, what it names, and its checkpoint's, tokenizer's and
-    adapters'."""
+    """Yield, before they are read, the files of a reference: the artifact, or the recipe, what it names, and those of
+    its checkpoint, tokenizer and adapters."""
     from pyc.passes.driver.build_output import named_files
     from pyc.runtime.sources.places import scheme_of
 
@@ -23,4 +26,4 @@ def reference_files(source: str, recipe: Recipe | None) -> Iterator[Path]:
         yield from (Path(path) for path, _ in named_files(recipe))
         for folder in recipe.references():
             with contextlib.suppress(OSError, ValueError):
-                yield from Path(recipe.locate(folder)).iterdir()
+                yield from (file for file in Path(recipe.locate(folder)).iterdir() if file.suffix in _SUFFIXES)

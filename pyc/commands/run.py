@@ -25,6 +25,7 @@ from pyc.commands.opening import (
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import Screen, is_terminal, tell
 from pyc.commands.streaming import Answer, generate_into, print_json_line, token_document
+from pyc.runtime.host.files_read import note_file
 
 if TYPE_CHECKING:
     from pyc.runtime.generation.prompts import Prompt
@@ -113,6 +114,8 @@ def command(
     converses = chat and not is_asked and is_terminal(sys.stdin)
     if converses and as_json:
         raise click.UsageError("--json is for one generation; give --chat a prompt with it")
+    if isinstance(artifact, Path):
+        note_file(artifact, "the artifact")
     with open_ahead(artifact, mode_of(mmap)) as opened:
         require_kind(opened, "decoder")
         entries = [] if prompts_file is None else read_prompts(prompts_file, chat=chat, system=system)

@@ -1,5 +1,6 @@
 """Further signatures of an artifact that is pulled: they come along, and none that counts here is lost."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,34 +23,41 @@ class Signatures:
         from pyc.runtime.artifact.trust.signature_file import read_signatures
         from pyc.runtime.errors import ArtifactError
 
-        self._path, self._opened = path, opened
+        self._path, self._opened, self._replaces = path, opened, force
         self._fetched: tuple[SignatureRecord, ...] = ()
         try:
             self._fetched = self._right(read_signatures(opened.path))
         except ArtifactError as error:
             tell(f"pyc: its further signatures are left out: {error}")
-        if self._fetched and not force:
-            self._require_none_of_others()
+        if self._fetched:
+            self._require_ours()
 
     def add(self) -> None:
         """Write them before those that are there. Raises ArtifactError."""
         from pyc.runtime.artifact.trust.signature_file import write_signatures
 
         if self._fetched:
+            self._require_ours()
             here = self._here()
             write_signatures(self._path, (*self._fetched, *(each for each in here if each not in self._fetched)))
 
-    def _require_none_of_others(self) -> None:
+    def _require_ours(self) -> None:
+        """Raise ArtifactError where a file that holds no signatures lies where they go, but for `force`."""
         from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
         from pyc.runtime.errors import ArtifactError
 
+        path = signature_file(self._path)
+        if self._replaces or not os.path.lexists(path):
+            return
         try:
-            read_signatures(self._path)
+            found, problem = read_signatures(self._path), ""
         except ArtifactError as error:
+            found, problem = (), f" ({error})"
+        if not found:
             raise ArtifactError(
-                f"{signature_file(self._path)}: is there already, where the further signatures go, and holds none; "
-                f"move it, or give --force to replace it ({error})"
-            ) from error
+                f"{path}: is there already, where the further signatures go, and holds none; move it, or give --force "
+                f"to replace it{problem}"
+            )
 
     def tidy(self) -> None:
         """Leave those of the artifact that is there now, and no file where it has none. Raises ArtifactError."""

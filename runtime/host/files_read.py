@@ -32,7 +32,7 @@ def note_file(path: str | os.PathLike[str], role: str) -> None:
     """Note that a file is read; `role` says what it is, as in "is the policy, which is read here"."""
     if _noted is not None:
         with contextlib.suppress(OSError):  # the current folder is gone
-            _noted.setdefault(os.path.abspath(path), role)
+            _noted.setdefault(os.path.join(os.getcwd(), path), role)  # `..` behind a link leads where that leads
 
 
 def noted_files() -> tuple[tuple[str, str], ...]:

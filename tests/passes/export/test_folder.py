@@ -18,12 +18,13 @@ def hidden(folder):
 
 
 def test_what_a_killed_export_left_is_removed(tmp_path):
-    for name in (".made.pyc-abcdefgh", ".made.old", ".other.pyc-abcdefgh"):
+    of_others = [".made.old", ".made.pyc-mine", ".made.pyc-0123456789abcdef-1", ".other.pyc-0123456789abcdef"]
+    for name in (".made.pyc-0123456789abcdef", *of_others):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(b"part")
     with new_folder(tmp_path / "made") as folder:
         (folder / "file").write_text("text")
-    assert hidden(tmp_path) == [".made.old", ".other.pyc-abcdefgh"]
+    assert hidden(tmp_path) == sorted(of_others)
     assert os.listdir(tmp_path / "made") == ["file"]
 
 
@@ -43,17 +44,17 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monk
 
 
 def test_a_folder_that_is_swept_before_it_is_opened_is_made_again(tmp_path, monkeypatch):
-    make, made = tempfile.mkdtemp, []
+    make, made = Path.mkdir, []
 
-    def make_and_sweep(**options):
-        made.append(make(**options))
+    def make_and_sweep(path, *mode):
+        make(path, *mode)
+        made.append(path)
         if len(made) < 3:
             _sweep(tmp_path / "made")
-        return made[-1]
 
-    monkeypatch.setattr(tempfile, "mkdtemp", make_and_sweep)
+    monkeypatch.setattr(Path, "mkdir", make_and_sweep)
     with new_folder(tmp_path / "made") as folder:
-        assert str(folder) == made[2]
+        assert folder == made[2]
     assert os.listdir(tmp_path) == ["made"]
 
 
