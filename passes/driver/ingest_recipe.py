@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -61,8 +62,18 @@ def ingest_sources(recipe: Recipe, files: SourceFiles) -> Ingested:
 
 
 def _adapters(recipe: Recipe, files: SourceFiles) -> tuple[tuple[Adapter, float], ...]:
+    """Raise RecipeError, too, for one that is there twice: its difference would be added twice."""
     folder = Path(recipe.folder)
-    return tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
+    adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
+    seen: dict[str, int] = {}
+    for index, (adapter, _) in enumerate(adapters):
+        first = seen.setdefault(os.path.realpath(adapter.path), index)
+        if first != index:
+            raise RecipeError(
+                f"adapters[{index}].path: got {adapter.reference!r}, the folder that adapters[{first}], "
+                f"{adapters[first][0].reference!r}, names already; raise its weight instead of listing it twice"
+            )
+    return adapters
 
 
 def source_of(recipe: Recipe) -> ModelSource:
