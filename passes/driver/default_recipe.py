@@ -16,6 +16,7 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.quantize_rules import GOALS
 from pyc.compiler.recipe.types import (
     DEFAULT_BATCH,
     DEFAULT_CONTEXT_LIMIT,
@@ -176,9 +177,14 @@ def default_recipe(checkpoint: str, overrides: Sequence[str] = ()) -> tuple[Reci
     """
     proposal = propose(checkpoint, Path())
     document, name = proposal.document(reference_from(checkpoint, Path())), name_of(checkpoint)
-    without_scheme = recipe_from({**document, "quantize": {}}, overrides, name=name)
-    if without_scheme.quantize.goal() is not None:
-        return without_scheme, proposal
+    try:
+        without_scheme = recipe_from({**document, "quantize": {}}, overrides, name=name)
+    except RecipeError:  # of an algorithm, which may be for the scheme that is proposed
+        if any(goal in text for goal in GOALS for text in overrides):
+            raise
+    else:
+        if without_scheme.quantize.goal() is not None:
+            return without_scheme, proposal
     return recipe_from(document, overrides, name=name), proposal
 
 

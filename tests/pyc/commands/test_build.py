@@ -16,8 +16,10 @@ import pyc
 from pyc.cli import main
 from pyc.passes.driver.build import build, parse
 from pyc.passes.driver.build_source import read_source
+from pyc.passes.driver.default_recipe import default_recipe
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.keys import parse_public_key
+from pyc.runtime.errors import RecipeError
 
 SMALL = "shapes: {tokens: [1, 8], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
 
@@ -127,6 +129,20 @@ def test_a_failure_in_the_middle_leaves_the_old_artifact(tiny_copy, tmp_path, ca
 def test_an_output_that_cannot_be_written(recipe, tmp_path, capsys):
     assert main(["build", str(recipe), "-o", str(tmp_path / "no" / "x.pyca")]) == 8
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_what_needs_the_scheme_that_init_would_write(tiny_copy, monkeypatch):
+    """It is there when the other keys are looked at; a goal chooses it, and then nothing names one."""
+    monkeypatch.chdir(tiny_copy("llama").parent)
+    found = [
+        default_recipe("checkpoint", [f"quantize.{override}"])[0].quantize
+        for override in ("algorithm=gptq", "algorithm=imatrix", "bits_per_weight=5")
+    ]
+    assert [(each.scheme, each.algorithm) for each in found] == [("int8", "gptq"), ("int8", "imatrix"), ("none", "rtn")]
+    with pytest.raises(RecipeError, match="remove one of the keys"):
+        default_recipe("checkpoint", ["quantize.bits_per_weight=5", "quantize.scheme=int8"])
+    with pytest.raises(RecipeError, match="algorithm: got the text 'gpt', expected"):
+        default_recipe("checkpoint", ["quantize.algorithm=gpt"])
 
 
 @pytest.mark.slow
