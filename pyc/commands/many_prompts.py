@@ -43,7 +43,8 @@ class Entry:
 def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
     """The prompts of a file, one a line: text, or JSON where it is a *.jsonl or *.ndjson; empty lines are none.
 
-    With `chat`, a text is what a user says. Raises click.UsageError, naming the line.
+    With `chat`, a text is what a user says, and `system` stands before every conversation that has no system text of
+    its own. Raises click.UsageError, naming the line.
     """
     is_json = is_json_lines(path)
     entries: list[Entry] = []
@@ -53,13 +54,19 @@ def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
         where = f"{path}: line {number}"
         entry = _parsed(line, where) if is_json else Entry(line, line, where)
         if chat and isinstance(entry.prompt, str):
-            said: list[dict[str, JsonValue]] = [{"role": "system", "content": system}] if system is not None else []
-            said.append({"role": "user", "content": entry.prompt})
-            entry = replace(entry, prompt=said)
+            entry = replace(entry, prompt=[{"role": "user", "content": entry.prompt}])
+        if chat and system is not None and not (is_json and _has_system(entry.prompt)):
+            entry = replace(entry, prompt=[{"role": "system", "content": system}, *entry.prompt])
         entries.append(entry)
     if not entries:
         raise click.UsageError(f"{path}: there is no prompt in it; write one a line")
     return entries
+
+
+def _has_system(messages: Sequence[object]) -> bool:
+    """Whether a conversation begins with a system text of its own."""
+    first = messages[0]
+    return isinstance(first, dict) and first.get("role") in ("system", "developer")
 
 
 def _parsed(line: str, where: str) -> Entry:

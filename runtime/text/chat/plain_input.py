@@ -39,6 +39,14 @@ def plain_messages(messages: object) -> list[dict[str, object]]:
     return [copier.message(message, f"messages[{index}]") for index, message in enumerate(_list("messages", messages))]
 
 
+_GIVEN_ELSEWHERE = {
+    "messages": "the conversation is the prompt; leave it out",
+    "tools": "give them as `tools`",
+    "add_generation_prompt": "an answer is always begun; leave it out",
+}
+"""Names that a template has, and how one gives what they stand for."""
+
+
 def plain_tools(tools: object) -> list[dict[str, object]] | None:
     """The tools' schemas, or None. Raises RunError when they are not a list of mappings with JSON values."""
     if tools is None:
@@ -48,8 +56,13 @@ def plain_tools(tools: object) -> list[dict[str, object]] | None:
 
 
 def plain_variables(variables: object) -> dict[str, object]:
-    """Further names for the template. Raises RunError when they are not a mapping with JSON values."""
-    return _Copier().mapping({} if variables is None else variables, "chat_variables")
+    """Further names for the template. Raises RunError when they are not a mapping with JSON values, and for names whose
+    values come from elsewhere."""
+    found = _Copier().mapping({} if variables is None else variables, "chat_variables")
+    for name, remedy in _GIVEN_ELSEWHERE.items():
+        if name in found:
+            raise RunError(f"chat_variables.{name}: {remedy}")
+    return found
 
 
 def _list(name: str, value: object) -> Sequence[object]:

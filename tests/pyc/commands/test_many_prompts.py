@@ -7,6 +7,8 @@ import sys
 import pytest
 from running_models import json_lines
 
+from pyc.commands.many_prompts import read_prompts
+
 PROMPTS = ["the quick", "brown fox", "jumps", "over the lazy dog", "and", "back again"]
 
 
@@ -49,6 +51,19 @@ def test_json_lines_as_prompts_are_finished(pyc, decoder_artifact, tmp_path):
 def test_lines_that_users_say(pyc, decoder_artifact, tmp_path):
     out = alone(pyc, decoder_artifact, "--prompts", written(tmp_path, "hi\n"), "--chat", "--system", "be short")
     assert out == "==> 1: hi <==\n" + alone(pyc, decoder_artifact, "-p", "hi", "--chat", "--system", "be short")
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_a_system_text_stands_before_conversations_that_have_none(role, tmp_path):
+    said = [{"role": "user", "content": "hi"}]
+    messages = said if role == "user" else [{"role": role, "content": "be long"}, *said]
+    lines = [json.dumps({"messages": messages}), '"hi"', '{"prompt": "hi"}']
+    path = written(tmp_path, "\n".join(lines), "p.jsonl")
+    first, *others = (entry.prompt for entry in read_prompts(path, chat=True, system="be short"))
+    system = {"role": "system", "content": "be short"}
+    assert first == ([system, *said] if role == "user" else messages)
+    assert others == [[system, *said]] * 2
+    assert [entry.prompt for entry in read_prompts(path, chat=True, system=None)] == [messages, said, said]
 
 
 def test_standard_input_and_statistics(pyc, decoder_artifact, monkeypatch):
