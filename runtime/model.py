@@ -298,8 +298,11 @@ class Model(Handle):
         """Lets weights and cache go. Any thread may do so. Everything but `close` raises RunError from now on; streams
         that are not at their end do, too, after the tokens that are ready."""
         parts, self._open = self._open, None
-        if parts is not None and isinstance(parts.work, Scheduler):
+        if parts is None:
+            return
+        if isinstance(parts.work, Scheduler):
             parts.work.close(CLOSED)
+        parts.executor.stop_arriving()
 
     def __enter__(self) -> Self:
         return self

@@ -153,6 +153,10 @@ class Executor(Protocol):
         """Return when every weight is here. Raises ArtifactError, and FetchError for those of another machine."""
         ...
 
+    def stop_arriving(self) -> None:
+        """Fetch nothing more: what waits for weights raises ArtifactError, on whatever thread."""
+        ...
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Execute `name` at `bucket` rows. Raises RunError, and ArtifactError when weights have been lost.
 

@@ -23,6 +23,9 @@ class ClosedExecutor:
     def wait(self) -> None:
         raise RunError(self._reason)
 
+    def stop_arriving(self) -> None:
+        """Nothing arrives."""
+
     def write_prefix(self, sequence: int, blocks: IntArray) -> None:
         raise RunError(self._reason)
 

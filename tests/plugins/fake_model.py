@@ -118,6 +118,9 @@ class FakeDecoder:
     def check_file(self) -> None:
         """Weights are in no file."""
 
+    def stop_arriving(self) -> None:
+        """Nothing arrives."""
+
     def write_prefix(self, sequence: int, blocks: IntArray) -> None:
         for position, token in enumerate(self.virtual):
             self._cache[blocks[position // BLOCK_TOKENS], position % BLOCK_TOKENS] = token
@@ -224,6 +227,9 @@ class FakeEncoder:
 
     def check_file(self) -> None:
         """Weights are in no file."""
+
+    def stop_arriving(self) -> None:
+        """Nothing arrives."""
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         assert name == "embed"

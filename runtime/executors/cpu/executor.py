@@ -148,6 +148,11 @@ class CpuExecutor:
         if self._guard:
             self._guard.check()
 
+    def stop_arriving(self) -> None:
+        """End what fetches weights; a run that waits for some raises ArtifactError."""
+        if self._arrival is not None:
+            self._arrival.stop()
+
     @property
     def is_arriving(self) -> bool:
         """Whether weights are on their way, and will be for a while."""

@@ -124,6 +124,9 @@ class CudaExecutor:
     def wait(self) -> None:
         """Nothing: all weights were here when this was made."""
 
+    def stop_arriving(self) -> None:
+        """Nothing: all weights were here when this was made."""
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, HostArray]) -> FloatArray:
         """Execute `name` at `bucket` rows; see the protocol. The result is valid until the next run of it."""
         self._device.enter()

@@ -96,6 +96,9 @@ class OnnxExecutor:
     def wait(self) -> None:
         """Nothing: all weights were here when this was made."""
 
+    def stop_arriving(self) -> None:
+        """Nothing: all weights were here when this was made."""
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Execute `name` over the rows that are not padding; see the protocol."""
         if name == "forward":

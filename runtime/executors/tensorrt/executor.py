@@ -99,6 +99,9 @@ class TensorRtExecutor:
     def wait(self) -> None:
         """Nothing: all weights were here when this was made."""
 
+    def stop_arriving(self) -> None:
+        """Nothing: all weights were here when this was made."""
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Execute `name` over the rows that are not padding; see the protocol."""
         if os.getpid() != self._process:

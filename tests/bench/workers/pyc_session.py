@@ -31,6 +31,10 @@ class PiecewiseExecutor:
         """The executor's."""
         self._executor.check_file()
 
+    def stop_arriving(self) -> None:
+        """The executor's."""
+        self._executor.stop_arriving()
+
     def run(self, name: str, bucket: int, inputs: dict[str, InputArray]) -> FloatArray:
         """The executor's, with positions and block table moved while `piecewise`."""
         if not self.piecewise or name == "logits":

@@ -254,6 +254,26 @@ def test_closing_a_model_whose_weights_are_on_their_way(served: tuple[RangeServe
         model.logits([5])
 
 
+def test_closing_a_model_ends_a_run_that_waits_for_weights(served: tuple[RangeServer, Path, Gate]) -> None:
+    server, path, gate = served
+    open_for_loading(server, path, gate, LATE)
+    model, raised = load(f"{server.url}/m.pyca"), []
+
+    def ask() -> None:
+        try:
+            model.logits([5, 6, 7])
+        except (ArtifactError, RunError) as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(0.3)
+    assert thread.is_alive()
+    model.close()
+    thread.join(10)
+    assert not thread.is_alive() and "closed" in str(raised[0])
+
+
 CTRL_C = """
 import os, signal, sys, threading
 from pyc.runtime.model import load
