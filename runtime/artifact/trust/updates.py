@@ -168,7 +168,8 @@ def keys_without_effect(update: Update, home: Path | None = None) -> list[str]:
 
 
 class _Changes:
-    """Changes of a key store, each of which can be undone: what would not be whole is as it was.
+    """Changes of a key store, each of which can be undone: what would not be whole is as it was. How it is undone is
+    noted first: an interruption may come between a change and the next line.
 
     A bad file of another key hinders no revocation; it is left as it is, and its key does not count.
     """
@@ -181,8 +182,8 @@ class _Changes:
 
     def revoke(self, subject: str, reason: str) -> None:
         if find_revocation(subject, self._home) is None:
-            revoke(subject, reason, self._home)
             self._undo.append(lambda: restore(subject, self._home))
+            revoke(subject, reason, self._home)
             self.done.append(f"revoked {shown_subject(subject)}")
 
     def expire(self, fingerprint: str, day: date, is_held: bool = False) -> None:
@@ -190,8 +191,8 @@ class _Changes:
         that the policy holds the key."""
         before = last_day(fingerprint, self._home)
         if before is None or day < before:
-            set_last_day(fingerprint, day, self._home)
             self._undo.append(lambda: set_last_day(fingerprint, before, self._home))
+            set_last_day(fingerprint, day, self._home)
         known = self._trusted.get(fingerprint)
         if known is not None:
             self._put(known, lambda key: f"key {fingerprint} expires on {key.expires}")
@@ -225,11 +226,11 @@ class _Changes:
         key = key.until(last_day(key.fingerprint, self._home))
         if key == before:
             return
-        write_trusted(key, self._home)
-        self._trusted[key.fingerprint] = key
         self._undo.append(
             lambda: remove_trusted(key.fingerprint, self._home) if before is None else write_trusted(before, self._home)
         )
+        write_trusted(key, self._home)
+        self._trusted[key.fingerprint] = key
         self.done.append(said(key))
 
 

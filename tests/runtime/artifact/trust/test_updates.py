@@ -1,8 +1,13 @@
 """runtime/artifact/trust/updates.py: successors and revocations reach other machines in a signed text."""
 
+import os
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -19,6 +24,8 @@ from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text,
 from pyc.runtime.artifact.trust.revocations import find_revocation, restore
 from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 TODAY = today_utc()
 LATER = TODAY + timedelta(30)
@@ -162,6 +169,47 @@ def test_an_update_that_cannot_be_applied_whole_changes_nothing(
     with pytest.raises(ArtifactError):
         apply(text, home)
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
+def test_an_update_that_is_interrupted_anywhere_is_applied_whole_or_not_at_all(
+    tmp_path: Path, old: SigningKey, new: SigningKey
+) -> None:
+    update = Update((new.public,), ((old.public.fingerprint, LATER),), (("ab" * 32, "recalled"),))
+    text = parse_update(write_update(update, old), "u")
+    place = os.path.dirname(updates.__file__)
+
+    def applied(home: Path, left: int) -> tuple[int, dict[str, bytes]]:
+        """The lines of these modules that ran, of which the one of this number is interrupted."""
+        add_trusted(old.public, home)
+
+        def trace(frame: FrameType, event: str, argument: object) -> TraceFunction | None:
+            nonlocal left
+            if os.path.dirname(frame.f_code.co_filename) != place:
+                return None
+            if event in ("line", "return"):
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            apply_update(text, "u", home)
+        except KeyboardInterrupt:
+            assert left <= 0
+        finally:
+            sys.settrace(None)
+        return left, {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+    add_trusted(old.public, tmp_path / "before")
+    (key,) = (path for path in (tmp_path / "before").rglob("*") if path.is_file())
+    before = {str(key.relative_to(tmp_path / "before")): key.read_bytes()}
+    left, whole = applied(tmp_path / "whole", 1_000_000)
+    lines = 1_000_000 - left
+    found = [applied(tmp_path / str(number), number)[1] for number in range(1, lines + 1, 3)]
+    assert len(found) > 50
+    assert all(each in (before, whole) for each in found)
+    assert before in found
 
 
 def test_who_is_not_trusted_changes_nothing(home: Path, old: SigningKey, new: SigningKey) -> None:
