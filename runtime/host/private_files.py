@@ -9,6 +9,13 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 
+def opening(folder: Path) -> str:
+    """The command by which a folder that this user may not read becomes readable. Of a folder on the way to it, where
+    one may not be entered, it changes nothing below: private keys may lie there."""
+    closed = next((each for each in reversed(folder.absolute().parents) if not os.access(each, os.X_OK)), None)
+    return f"chmod a+x {shlex.quote(str(closed))}" if closed else f"chmod -R a+rX {shlex.quote(str(folder))}"
+
+
 def require_private(path: Path, what: str) -> None:
     """Raise ArtifactError where others may write to a file, its folder, or that one's parent, and so could do `what` in
     the user's name.

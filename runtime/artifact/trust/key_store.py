@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +36,7 @@ from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, make_folder, write_whole
-from pyc.runtime.host.private_files import require_private, require_private_folder
+from pyc.runtime.host.private_files import opening, require_private, require_private_folder
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 PATIENCE_S = 10.0
@@ -64,7 +65,7 @@ def stored_key(public_key: bytes, home: Path | None = None) -> PublicKey | None:
         return None
     _require_folder(home)
     path = _trusted_path(PublicKey(public_key).fingerprint, home)
-    key = _read_trusted(path) if path.is_file() else None
+    key = _read_trusted(path) if _is_file(path) else None
     return key if key is not None and key.raw == public_key else None
 
 
@@ -166,7 +167,7 @@ def check_store(home: Path | None = None) -> tuple[tuple[PublicKey, ...], tuple[
     """The trusted keys that count, by fingerprint, and what is wrong with the others. Raises ArtifactError."""
     folder = _require_folder(home)
     keys, problems = [], []
-    for path in sorted(folder.glob("*.pub")) if folder.is_dir() else []:
+    for path in _public_keys(folder):
         try:
             key = _read_named(path)
         except ArtifactError as error:
@@ -295,6 +296,32 @@ def _require_folder(home: Path | None) -> Path:
             "another folder"
         )
     return folder
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file of the store. Raises ArtifactError where that cannot be told."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except unless_signalled(OSError) as error:
+        raise _unreadable(path.parent, error) from error
+
+
+def _public_keys(folder: Path) -> list[Path]:
+    """The files of trusted keys, by name. Raises ArtifactError where they cannot be told."""
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if name.endswith(".pub") and name[0] != ".")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except unless_signalled(OSError) as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"{folder}: cannot be read: {error.strerror}, so who is trusted is not known; run: {opening(folder)}"
+    )
 
 
 def _trusted_path(fingerprint: str, home: Path | None) -> Path:

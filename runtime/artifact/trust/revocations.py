@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from pyc.runtime.artifact.trust.keys import read_small_text, today_utc
 from pyc.runtime.artifact.trust.subjects import listed_subject, shown_subject
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import require_private, require_private_folder
+from pyc.runtime.host.private_files import opening, require_private, require_private_folder
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 MAX_REASON_CHARACTERS = 200
@@ -129,8 +128,7 @@ def _unreadable(folder: Path, error: OSError) -> ArtifactError:
             f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; set PYC_HOME to a folder"
         )
     return ArtifactError(
-        f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; run: chmod -R a+rX "
-        f"{shlex.quote(str(folder))}"
+        f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; run: {opening(folder)}"
     )
 
 

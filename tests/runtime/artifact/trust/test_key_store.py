@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -457,3 +458,25 @@ def test_what_is_no_file_among_trusted_keys_does_not_hang(home: Path) -> None:
     assert "more than 4096 bytes, which no such file has" in problems[1]
     with pytest.raises(ArtifactError, match="not a regular file"):
         list_trusted(home)
+
+
+@pytest.mark.parametrize("closed", ["home", "trusted"])
+def test_a_store_that_this_user_may_not_read_is_told(closed: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that root made with a umask of 077. Root may read all, so the calls are refused here."""
+    key = signing_key(home=home).public
+    place = home if closed == "home" else home / "trusted"
+    listed, looked_at, may = os.listdir, Path.stat, os.access
+
+    def refuse(path: Any, call: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(path).is_relative_to(place) and Path(path) != home:
+            raise PermissionError(13, "Permission denied", str(path))
+        return call(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "listdir", lambda path: refuse(path, listed))
+    monkeypatch.setattr(Path, "stat", lambda path, **options: refuse(path, looked_at, **options))
+    monkeypatch.setattr(os, "access", lambda path, mode, **options: path != place and may(path, mode, **options))
+    command = f"chmod a+x {home}" if closed == "home" else f"chmod -R a+rX {home / 'trusted'}"
+    says = re.escape(f"trusted: cannot be read: Permission denied, so who is trusted is not known; run: {command}")
+    for ask in (lambda: find_trusted(key.raw, home), lambda: check_store(home), lambda: list_trusted(home)):
+        with pytest.raises(ArtifactError, match=says):
+            ask()
