@@ -70,7 +70,10 @@ def parse_reference(url: str) -> Reference:
     """Read `oci://host/repository:tag@digest`. Raises FetchError."""
     found = _name.fullmatch(url.partition("://")[2])
     if found is None or (":" in found["repository"]):
-        raise FetchError(f"{shown_url(url)}: expected oci://host/repository:tag, or @sha256:digest in place of the tag")
+        raise FetchError(
+            f"{shown_url(url)}: expected oci://host/repository:tag, or @sha256:digest in place of the tag, without a "
+            "user (docker login, or PYC_HTTP_TOKEN) and without ?"
+        )
     plain = is_private(parse_address(f"https://{found['host']}").host)
     base = f"{'http' if plain else 'https'}://{found['host']}"
     return Reference(base, found["repository"], found["digest"] or found["tag"] or "latest")

@@ -28,6 +28,7 @@ from pyc.runtime.executors.cpu.libraries import (
 )
 from pyc.runtime.executors.cpu.prefetch import Distances, distances_for
 from pyc.runtime.executors.cpu.prefix import Bytes, cache_values, packed_prefix
+from pyc.runtime.executors.cpu.stacks import BASE_BYTES, BYTES_A_COLUMN, require_stack
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
 from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray, RandomWeights
@@ -85,7 +86,9 @@ class CpuExecutor:
         unload_with(self, library)
         check_description(description_of(library), artifact.header, program)
         info = artifact.header.model
+        self._stack_bytes = BASE_BYTES
         if info.kv_cache is not None:
+            self._stack_bytes += info.kv_cache.head_dim * BYTES_A_COLUMN
             check_memory(info.kv_cache, kv_blocks, info.max_sequences, most_memory_bytes())
         file = artifact.hold_file()
         self._guard = Guard(library, file) if file else None
@@ -171,6 +174,7 @@ class CpuExecutor:
 
         While weights arrive it waits for each where it is read first, and raises ArtifactError where one does not come.
         """
+        require_stack(self._stack_bytes)
         if self._arrival is not None and not self.is_arriving:
             self.wait()
         return self._functions[name, bucket].run(inputs, self._arrival)

@@ -1,0 +1,48 @@
+"""How large the stack of a thread is: kernels keep tiles on the stack of whoever calls them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+from pyc.runtime.errors import RunError
+
+BASE_BYTES, BYTES_A_COLUMN = 96 << 10, 1 << 10
+"""What a stack has to hold, and more for each number of a head's keys: tiles of 256 tokens lie there."""
+_ATTRIBUTES_BYTES = 256
+"""More than pthread_attr_t has anywhere."""
+
+_checked = threading.local()
+"""Each thread is asked once."""
+
+
+def require_stack(size_bytes: int) -> None:
+    """Raise RunError on a thread with less of a stack, which would end the process by SIGSEGV."""
+    known = getattr(_checked, "size_bytes", None)
+    if known is None:
+        known = _checked.size_bytes = _stack_bytes()
+    if known < size_bytes:
+        raise RunError(
+            f"this thread has a stack of {known} bytes, and kernels of this model take up to {size_bytes}; give "
+            f"threads more before they are started: threading.stack_size({size_bytes})"
+        )
+
+
+def _stack_bytes() -> int:
+    """The size of this thread's stack; of the main one, and where the C library does not tell, more than any needs."""
+    unknown = 1 << 62
+    if threading.current_thread() is threading.main_thread():
+        return unknown
+    libc = ctypes.CDLL(None)
+    try:
+        ask, of = libc.pthread_getattr_np, libc.pthread_attr_getstacksize
+        libc.pthread_self.restype = ctypes.c_ulong
+        free = libc.pthread_attr_destroy
+    except AttributeError:
+        return unknown
+    attributes, size = ctypes.create_string_buffer(_ATTRIBUTES_BYTES), ctypes.c_size_t()
+    if ask(ctypes.c_ulong(libc.pthread_self()), attributes):
+        return unknown
+    failed = of(attributes, ctypes.byref(size))
+    free(attributes)
+    return unknown if failed else size.value
