@@ -416,9 +416,8 @@ ask()
 """
 
 
-def test_a_thread_with_a_small_stack_is_refused(artifacts, tiny_checkpoint):
+def test_a_thread_with_a_small_stack_is_refused(path):
     """The process ended by SIGSEGV."""
-    path = artifacts(tiny_checkpoint("llama", max_position_embeddings=128)).path
     command = [sys.executable, "-P", "-c", SMALL_STACK, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
