@@ -293,7 +293,7 @@ def tuned(tiny_checkpoint, tiny_adapter, tmp_path, monkeypatch, key_home):
 
 
 ONE, OTHER, IA3, PROMPT = ("lora", 1), ("b/lora", 1), ("ia3", 1), ("prompt", 1)
-AGAIN = ("./lora", 1)
+AGAIN = ("again/lora", 1)
 BOTH = (ONE, OTHER)
 CAT, TIES, SPARSE = ({"merge": {"method": "cat"}}, *({"merge": {"method": "ties", "density": d}} for d in (0.5, 0.25)))
 ANOTHER = {
@@ -355,15 +355,15 @@ RENAMED = {
     "two that are merged": (BOTH, TIES, (("lora2", 1), ("other", 1))),
     "virtual tokens first": ((PROMPT, ONE), {}, (("tokens", 1), ("lora2", 1))),
     "virtual tokens last": ((ONE, PROMPT), {}, (("lora2", 1), ("tokens", 1))),
-    "one folder twice": ((ONE, AGAIN), {}, (("lora2", 1), ONE)),
+    "two of the same name": ((ONE, AGAIN), {}, (("lora2", 1), ONE)),
     "two copies": ((ONE, ("lora2", 1)), {}, (ONE, AGAIN)),
 }
-COPIES = {"lora": "lora2", "b/lora": "other", "prompt": "tokens"}
+COPIES = (("lora", "lora2"), ("lora", "again/lora"), ("b/lora", "other"), ("prompt", "tokens"))
 
 
 @pytest.mark.parametrize("case", RENAMED)
 def test_folders_of_adapters_may_have_other_names(case, tuned, tmp_path, pyc):
-    for folder, copy in COPIES.items():
+    for folder, copy in COPIES:
         shutil.copytree(tmp_path / folder, tmp_path / copy)
     adapters, how, renamed = RENAMED[case]
     artifact = build(tuned("own", *adapters, **how), output=tmp_path / "own.pyca").path
@@ -387,11 +387,11 @@ def test_a_folder_of_a_hub_is_the_adapter_of_its_id(tuned, tmp_path, monkeypatch
     ((ONE,), (("lora2", 0.5),), 'passes fuse_lora: version 1 {"adapter": "lora", "weight": "1.0"} in the artifact, '),
     ((ONE,), (("other", 1),), 'passes fuse_lora: version 1 {"adapter": "lora", '),
     (BOTH, (("other", 1), ("lora2", 1)), 'passes fuse_lora: version 1 {"adapter": "lora", '),
-    ((ONE, ("other", 1), AGAIN), (("lora2", 1), OTHER, ("./b/lora", 1)), "passes fuse_lora: version 1 "),
+    ((ONE, ("other", 1), AGAIN), (("lora2", 1), OTHER, ("other", 1)), "passes fuse_lora: version 1 "),
     ((ONE,), (("lora2", 1), IA3), "passes fuse_lora: version 1 "),
 ])  # fmt: skip
 def test_renamed_adapters_are_those_of_the_artifact(adapters, renamed, said, tuned, tmp_path, pyc):
-    for folder, copy in COPIES.items():
+    for folder, copy in COPIES:
         shutil.copytree(tmp_path / folder, tmp_path / copy)
     artifact = build(tuned("own", *adapters), output=tmp_path / "own.pyca").path
     code, out, err = pyc("report", artifact, tuned("other", *renamed))
