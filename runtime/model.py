@@ -296,7 +296,8 @@ class Model(Handle):
 
     def close(self) -> None:
         """Lets weights and cache go. Any thread may do so. Everything but `close` raises RunError from now on; streams
-        that are not at their end do, too, after the tokens that are ready."""
+        that are not at their end do, too, after the tokens that are ready. A run that waits for weights of another
+        machine ends with ArtifactError."""
         parts, self._open = self._open, None
         if parts is None:
             return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
 import weakref
 from collections.abc import Mapping
 from typing import NamedTuple, cast
@@ -152,9 +154,14 @@ class CpuExecutor:
             self._guard.check()
 
     def stop_arriving(self) -> None:
-        """End what fetches weights; a run that waits for some raises ArtifactError."""
-        if self._arrival is not None:
-            self._arrival.stop()
+        """End what fetches weights; a run that waits for some raises ArtifactError.
+
+        On a thread of its own: who asks may be a signal handler in the middle of such a wait, or a coroutine.
+        """
+        arrival = self._arrival
+        if arrival is not None and not arrival.is_complete:
+            with contextlib.suppress(RuntimeError):  # no thread can be started: they end with this executor
+                threading.Thread(target=arrival.stop, name="pyc-stop", daemon=True).start()
 
     @property
     def is_arriving(self) -> bool:

@@ -7,8 +7,9 @@ import threading
 
 from pyc.runtime.errors import RunError
 
-BASE_BYTES, BYTES_A_COLUMN = 96 << 10, 1 << 10
-"""What a stack has to hold, and more for each number of a head's keys: tiles of 256 tokens lie there."""
+BASE_BYTES, BYTES_A_COLUMN = 160 << 10, 1 << 10
+"""What a stack has to hold (kernels with AMX take 96 KiB, and who calls them some), and more for each number of a
+head's keys: tiles of 256 tokens lie there."""
 _ATTRIBUTES_BYTES = 256
 """More than pthread_attr_t has anywhere."""
 
@@ -31,7 +32,7 @@ def require_stack(size_bytes: int) -> None:
 def _stack_bytes() -> int:
     """The size of this thread's stack; of the main one, and where the C library does not tell, more than any needs."""
     unknown = 1 << 62
-    if threading.current_thread() is threading.main_thread():
+    if threading.get_ident() == threading.main_thread().ident:
         return unknown
     libc = ctypes.CDLL(None)
     try:

@@ -267,11 +267,21 @@ def test_closing_a_model_ends_a_run_that_waits_for_weights(served: tuple[RangeSe
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.3)
-    assert thread.is_alive()
+    deadline = time.monotonic() + 10
+    while not is_waiting(thread) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_waiting(thread)
     model.close()
     thread.join(10)
-    assert not thread.is_alive() and "closed" in str(raised[0])
+    assert not thread.is_alive() and "fetching was ended" in str(raised[0])
+
+
+def is_waiting(thread: threading.Thread) -> bool:
+    """Whether a thread waits for chunks."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and not frame.f_code.co_filename.endswith("chunk_fetcher.py"):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "wait"
 
 
 CTRL_C = """

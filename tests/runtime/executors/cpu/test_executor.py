@@ -407,7 +407,7 @@ def ask():
         print("ran")
     except RunError as error:
         print(error)
-for size in (64 << 10, (96 << 10) + 1024 * model.info.kv_cache.head_dim):
+for size in (128 << 10, (192 << 10) + 1024 * model.info.kv_cache.head_dim):
     threading.stack_size(size)
     thread = threading.Thread(target=ask)
     thread.start()
@@ -423,4 +423,4 @@ def test_a_thread_with_a_small_stack_is_refused(path):
     assert done.returncode == 0, done.stderr
     small, *others = done.stdout.splitlines()
     assert others == ["ran", "ran"], "a thread whose stack is large enough, and the main one"
-    assert small.startswith("this thread has a stack of 65536 bytes, and kernels of this model take up to ")
+    assert small.startswith("this thread has a stack of 131072 bytes, and kernels of this model take up to ")
