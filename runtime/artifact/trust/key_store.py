@@ -10,6 +10,7 @@
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -302,9 +303,9 @@ def _is_file(path: Path) -> bool:
     """Whether there is such a file of the store. Raises ArtifactError where that cannot be told."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
     except unless_signalled(OSError) as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
         raise _unreadable(path.parent, error) from error
 
 
@@ -319,9 +320,8 @@ def _public_keys(folder: Path) -> list[Path]:
 
 
 def _unreadable(folder: Path, error: OSError) -> ArtifactError:
-    return ArtifactError(
-        f"{folder}: cannot be read: {error.strerror}, so who is trusted is not known; run: {opening(folder)}"
-    )
+    remedy = f"; run: {opening(folder)}" if isinstance(error, PermissionError) else ""
+    return ArtifactError(f"{folder}: cannot be read: {error.strerror}, so who is trusted is not known{remedy}")
 
 
 def _trusted_path(fingerprint: str, home: Path | None) -> Path:

@@ -264,7 +264,7 @@ def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES, *, is_given: bo
 def read_text_and_mode(path: Path, limit: int, *, is_given: bool = False) -> tuple[str, int]:
     """What `read_small_text` returns, and the permission bits of the file that it was read from; those of a pipe, which
     has been asked, are 0."""
-    note_file(path, "a file of keys and signatures")
+    note_file(path, "a file of keys, signatures or trust")
     try:
         mode = 0
         data = read_given_pipe(path, limit, is_given=is_given)

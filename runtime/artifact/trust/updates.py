@@ -182,9 +182,15 @@ class _Changes:
 
     def revoke(self, subject: str, reason: str) -> None:
         if find_revocation(subject, self._home) is None:
-            self._undo.append(lambda: restore(subject, self._home))
+            self._undo.append(lambda: self._restore(subject, reason))
             revoke(subject, reason, self._home)
             self.done.append(f"revoked {shown_subject(subject)}")
+
+    def _restore(self, subject: str, reason: str) -> None:
+        """Take back a revocation, unless somebody else made it meanwhile, for another reason."""
+        found = find_revocation(subject, self._home)
+        if found is not None and found.reason == clean_reason(reason):
+            restore(subject, self._home)
 
     def expire(self, fingerprint: str, day: date, is_held: bool = False) -> None:
         """Set a last day, also of a key that is not known yet; the earliest that was ever set stands. `is_held` says

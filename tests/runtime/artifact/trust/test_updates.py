@@ -192,13 +192,14 @@ def test_an_update_that_is_interrupted_anywhere_is_applied_whole_or_not_at_all(
                     raise KeyboardInterrupt
             return trace
 
+        former = sys.gettrace()
         sys.settrace(trace)
         try:
             apply_update(text, "u", home)
         except KeyboardInterrupt:
             assert left <= 0
         finally:
-            sys.settrace(None)
+            sys.settrace(former)
         return left, {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
     add_trusted(old.public, tmp_path / "before")
