@@ -262,7 +262,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 1
     except click.ClickException as error:
         text = io.StringIO()
-        meant_by_option(error).show(text)
+        meant_by_option(error, arguments).show(text)
         with contextlib.suppress(OSError):
             print("\n".join(map(_line, text.getvalue().expandtabs(2).splitlines())), file=sys.stderr)
         return error.exit_code

@@ -1,7 +1,7 @@
 """What was meant by a command or an option that pyc has not."""
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import click
 
@@ -26,12 +26,13 @@ OPTIONS_ELSEWHERE = {
     "--repetition-penalty": ("--repeat-penalty",),
     "--scheme": ("-q", "--quantization", "--quant", "--bits", "--dtype"),
     "--seed": ("-s",),
-    "--system": ("-sys", "--system-prompt", "--system-prompt-file"),
+    "--system": ("-sys", "--system-prompt"),
     "--text": ("-f", "--file"),
     "--threads": ("--n-threads", "--num-threads"),
 }
 """Options of ours, and what other tools call them."""
 
+_WORDS = ("-cnv", "-sys")
 _MODEL, _GPU = ("-m", "--model"), ("--n-gpu-layers", "--gpu-layers", "--device")
 
 
@@ -49,11 +50,15 @@ def meant_by_command(name: str, commands: Collection[str]) -> str:
     return " `pyc --help` lists the commands."
 
 
-def meant_by_option(error: click.ClickException) -> click.ClickException:
-    """The error; one of an option that is not there names what was meant, where letters do not tell."""
+def meant_by_option(error: click.ClickException, typed: Sequence[str]) -> click.ClickException:
+    """The error; one of an option that is not there names what was meant, where letters do not tell.
+
+    Of a word of several letters behind one dash, which is among those `typed`, the error has the first letter alone.
+    """
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
-    sentence = _sentence(error.option_name, error.ctx.command)
+    word = next((each for each in typed if each in _WORDS and each.startswith(error.option_name)), error.option_name)
+    sentence = _sentence(word, error.ctx.command)
     if sentence is None:
         return error
     return click.NoSuchOption(error.option_name, f"{error.message} {sentence}", ctx=error.ctx)

@@ -40,6 +40,8 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("build --model model.yaml", "RECIPE is named without an option."),
         ("run model.pyca -c 2048", "Did you mean '--context'?"),
         ("run model.pyca --ctx-size 2048", "Did you mean '--context'?"),
+        ("run model.pyca -cnv", "Did you mean '--chat'?"),
+        ("run model.pyca -sys text", "Did you mean '--system'?"),
         ("run model.pyca -i", "Did you mean '--chat'?"),
         ("run model.pyca -f prompt.txt", "Did you mean '--prompt-file'?"),
         ("eval model.pyca -f text.txt", "Did you mean '--text'?"),
@@ -56,5 +58,5 @@ def test_options_of_other_tools_lead_to_ours(words, sentence, capsys) -> None:
     assert main(words.split()) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     option = next(word for word in words.split() if word.startswith("-"))
-    assert line.startswith(f"Error: No such option {option!r}.")
-    assert line == f"Error: No such option {option!r}.{f' {sentence}' if sentence else ''}"
+    named = option if option.startswith("--") else option[:2]
+    assert line == f"Error: No such option {named!r}.{f' {sentence}' if sentence else ''}"
