@@ -180,7 +180,8 @@ def default_recipe(checkpoint: str, overrides: Sequence[str] = ()) -> tuple[Reci
     try:
         without_scheme = recipe_from({**document, "quantize": {}}, overrides, name=name)
     except RecipeError:  # of an algorithm, which may be for the scheme that is proposed
-        if any(goal in text for goal in GOALS for text in overrides):
+        keys = {text.partition("=")[0].strip() for text in overrides}
+        if "quantize" in keys or keys & {f"quantize.{goal}" for goal in GOALS}:
             raise
     else:
         if without_scheme.quantize.goal() is not None:

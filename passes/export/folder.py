@@ -37,7 +37,7 @@ def new_folder(target: str | os.PathLike[str], *, mode: int | None = None) -> It
             shutil.rmtree(folder, ignore_errors=True)
 
     def make() -> Path:
-        made.append(path.with_name(f"{_prefix(path)}{secrets.token_hex(8)}"))
+        made.append(path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}"))
         made[-1].mkdir(0o700)
         return made[-1]
 
@@ -79,7 +79,7 @@ def _prefix(path: Path) -> str:
 
 def _sweep(path: Path) -> None:
     """Remove what an export to `path` left that was killed: a folder that nobody has locked."""
-    own = re.compile(f"{re.escape(_prefix(path))}[0-9a-f]{{16}}")
+    own = re.compile(f"{re.escape(_prefix(path))}[0-9a-f]{{8}}")
     with contextlib.suppress(OSError):
         for entry in os.scandir(path.parent):
             if own.fullmatch(entry.name) and (descriptor := abandoned(entry.path)) is not None:

@@ -235,6 +235,13 @@ class _Mixer:
                     f"quantize.min_tok_s: got {wanted:g}, expected at most {1 / elapsed_s:.4g}, the most that was "
                     "timed on this machine; lower it"
                 )
+            if elapsed_s < (1 - SPEED_LEFT) / wanted and choice != path(reads)[-1]:
+                logger.warning(
+                    "quantize.min_tok_s: %.4g tokens a second are timed where %g are asked for, and what has more "
+                    "bytes was too slow; on a machine at rest a build may find a mix of less loss",
+                    1 / elapsed_s,
+                    wanted,
+                )
             read_bytes = size_of(reads, choice)
             found = self._better(
                 items, choice, [each for each in self._problem.uniforms() if size_of(reads, each) <= read_bytes]
@@ -245,11 +252,6 @@ class _Mixer:
                     found = _Found(choice, self._measured(choice), None, is_uniform=False)
                 else:
                     elapsed_s = uniform_s
-        if elapsed_s < (1 - SPEED_LEFT) / wanted and size_of(reads, found.choice) < size_of(reads, path(reads)[-1]):
-            logger.warning(
-                "quantize.min_tok_s: %.4g tokens a second are timed where %g are asked for, and what has more bytes "
-                "was too slow; on a machine at rest a build may find a mix of less loss", 1 / elapsed_s, wanted
-            )  # fmt: skip
         return dataclasses.replace(found, tokens_per_second=(1 / elapsed_s, 1 / predicted_s))
 
     def _plain(self) -> list[Choice]:
