@@ -159,7 +159,8 @@ def _load(chat: Chat, argument: str) -> None:
 def _path(argument: str, name: str) -> Path:
     """The file meant, with links followed, so that what is replaced is the file and not a link to it. Quotes around the
     name, as a shell takes them, are not part of it."""
-    if len(argument) > 1 and argument[0] == argument[-1] and argument[0] in "'\"":
+    is_quoted = len(argument) > 1 and argument[0] == argument[-1] and argument[0] in "'\""
+    if is_quoted and not os.path.exists(argument):
         argument = argument[1:-1]
     if not argument:
         raise RunError(f"{name}: a file name is missing")

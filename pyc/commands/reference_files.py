@@ -1,4 +1,4 @@
-"""The files of what an artifact is compared with, which no page that a command writes takes the place of."""
+"""The files that a report or an evaluation reads, so that its page never replaces them."""
 
 from __future__ import annotations
 

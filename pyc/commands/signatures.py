@@ -1,6 +1,5 @@
 """Further signatures of an artifact that is pulled: they come along, and none that counts here is lost."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,11 @@ class Signatures:
         from pyc.runtime.errors import ArtifactError
 
         path = signature_file(self._path)
-        if self._replaces or not os.path.lexists(path):
+        try:
+            size_bytes = path.lstat().st_size
+        except FileNotFoundError:
+            return
+        if self._replaces or not size_bytes:
             return
         try:
             found, problem = read_signatures(self._path), ""

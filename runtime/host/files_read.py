@@ -30,9 +30,11 @@ def files_read() -> Iterator[None]:
 
 def note_file(path: str | os.PathLike[str], role: str) -> None:
     """Note that a file is read; `role` says what it is, as in "is the policy, which is read here"."""
-    if _noted is not None:
+    noted = _noted
+    if noted is not None:
         with contextlib.suppress(OSError):  # the current folder is gone
-            _noted.setdefault(os.path.join(os.getcwd(), path), role)  # `..` behind a link leads where that leads
+            # Joined and no more: `..` behind a link leads where that leads.
+            noted.setdefault(os.fspath(path) if os.path.isabs(path) else os.path.join(os.getcwd(), path), role)
 
 
 def noted_files() -> tuple[tuple[str, str], ...]:

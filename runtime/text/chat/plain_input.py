@@ -57,10 +57,10 @@ def plain_tools(tools: object) -> list[dict[str, object]] | None:
 
 def plain_variables(variables: object) -> dict[str, object]:
     """Further names for the template. Raises RunError when they are not a mapping with JSON values, and for names whose
-    values come from elsewhere."""
+    values come from elsewhere, but for null."""
     found = _Copier().mapping({} if variables is None else variables, "chat_variables")
     for name, remedy in _GIVEN_ELSEWHERE.items():
-        if name in found:
+        if found.get(name) is not None:
             raise RunError(f"chat_variables.{name}: {remedy}")
     return found
 

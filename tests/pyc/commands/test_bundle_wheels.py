@@ -10,6 +10,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,19 +226,26 @@ def python_that(monkeypatch, tmp_path):
 
 
 @contextlib.contextmanager
-def interrupted(error):
-    """Raise `error` after a second, and take it."""
+def interrupted(error, *files):
+    """Raise `error` once these files are there, and take it."""
 
     def interrupt(number, frame):
         raise error
 
+    def strike():
+        deadline = time.monotonic() + 30
+        while not all(file.exists() and file.read_text() for file in files) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGALRM)
+
     former = signal.signal(signal.SIGALRM, interrupt)
+    thread = threading.Thread(target=strike)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        thread.start()
         with pytest.raises(error):
             yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        thread.join()
         signal.signal(signal.SIGALRM, former)
 
 
@@ -249,7 +258,7 @@ def has_ended(file):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_ends_what_reads_the_settings(error, python_that, tmp_path):
     python_that("exit 1", f"sleep 60 & echo $! > '{tmp_path}/child'; echo $$ > '{tmp_path}/reader'; wait")
-    with interrupted(error):
+    with interrupted(error, tmp_path / "child", tmp_path / "reader"):
         fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
     assert has_ended(tmp_path / "child") and has_ended(tmp_path / "reader")
 
@@ -262,7 +271,7 @@ def test_an_interruption_ends_what_pip_started_and_removes_its_files(error, pyth
     monkeypatch.setattr("tempfile.tempdir", None)
     writing = "while true; do mkdir -p $TMPDIR/pip-build; echo x >> $TMPDIR/pip-build/file; done"
     python_that(f"({writing}) & echo $! > '{tmp_path}/child'; echo $TMPDIR > '{tmp_path}/place'; wait")
-    with interrupted(error):
+    with interrupted(error, tmp_path / "child", tmp_path / "place"):
         fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
     assert has_ended(tmp_path / "child")
     assert Path((tmp_path / "place").read_text().strip()).parent == tmp_path / "temporary"
