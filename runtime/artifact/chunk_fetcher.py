@@ -196,7 +196,8 @@ class ChunkFetcher:
                     self._from_cache(task)
         except BaseException as error:  # noqa: BLE001 -- who waits gets it
             with self._state:
-                if self._error is None:
+                is_of_close = self._is_stopped and isinstance(error, Exception)  # the source is closed then
+                if self._error is None and not is_of_close:
                     self._error = error
                 self._tell()
 
