@@ -22,8 +22,7 @@ from click.shell_completion import shell_complete
 from pyc import __version__, signals
 from pyc.runtime.errors import PycError
 from pyc.runtime.host.extras import interruption, missing_extra
-from pyc.runtime.host.files_read import files_read, note_file
-from pyc.runtime.host.home import POLICY_VARIABLE
+from pyc.runtime.host.files_read import files_read
 from pyc.runtime.host.native_modules import unloadable_remedy
 from pyc.runtime.sources.places import without_credentials
 from pyc.runtime.text.printable import printable
@@ -252,8 +251,6 @@ def _run(arguments: Sequence[str]) -> int:
     """Parse and invoke. A command returns None for success; `ctx.exit(code)` sets another code."""
     try:
         with files_read(), cli.make_context("pyc", list(arguments)) as context:
-            if policy := os.environ.get(POLICY_VARIABLE):
-                note_file(policy, "this machine's policy")
             cli.invoke(context)
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code

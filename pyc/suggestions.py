@@ -1,6 +1,5 @@
 """What was meant by a command or an option that pyc has not."""
 
-import difflib
 from collections.abc import Collection, Sequence
 
 import click
@@ -38,6 +37,8 @@ _MODEL, _GPU = ("-m", "--model"), ("--n-gpu-layers", "--gpu-layers", "--device")
 
 def meant_by_command(name: str, commands: Collection[str]) -> str:
     """A sentence, behind a space, for a word that is none of `commands`: the nearest of them, or one for a file."""
+    import difflib
+
     if name.lower() in COMMANDS_ELSEWHERE:
         return f" {COMMANDS_ELSEWHERE[name.lower()]}"
     close = difflib.get_close_matches(name.lower(), commands, n=1)

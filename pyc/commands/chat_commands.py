@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyc.commands.screen import tell
 from pyc.runtime.errors import RunError
-from pyc.runtime.host.files_read import noted_files
+from pyc.runtime.host.files_read import role_of
 from pyc.runtime.text.chat.conversation import Conversation
 from pyc.runtime.text.chat.thinking import SWITCH, has_switch
 from pyc.runtime.text.counted import counted
@@ -124,10 +124,10 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
     def check() -> None:
         if not path.exists():
             return
-        if not stat.S_ISREG(path.stat().st_mode):
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
             raise RunError(f"{name}: {path} is not a regular file; choose another name")
-        role = next((role for read, role in noted_files() if os.path.exists(read) and path.samefile(read)), None)
-        if role is not None:
+        if (role := role_of(found)) is not None:
             raise RunError(f"{name}: {path} is {role}, which is read here; choose another name")
         if not replace:
             raise RunError(f"{name}: {path} exists; /save! {argument} replaces it")

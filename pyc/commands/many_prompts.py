@@ -55,7 +55,7 @@ def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
         entry = _parsed(line, where) if is_json else Entry(line, line, where)
         if chat and isinstance(entry.prompt, str):
             entry = replace(entry, prompt=[{"role": "user", "content": entry.prompt}])
-        if chat and system is not None and not (is_json and _has_system(entry.prompt)):
+        if chat and system is not None and not _has_system(entry.prompt):
             entry = replace(entry, prompt=[{"role": "system", "content": system}, *entry.prompt])
         entries.append(entry)
     if not entries:

@@ -68,8 +68,9 @@ def command(
     check_text(source, "SOURCE")
     quality = None if evaluation is None else _evaluation(evaluation)
     recipe = read_source(source)
-    read = (artifact, evaluation, *reference_files(source, recipe))
-    page = None if html is None else _page_file(html, read, force=force)
+    page = None
+    if html is not None:
+        page = _page_file(html, (artifact, evaluation, *reference_files(source, recipe)), force=force)
     try:
         with open_artifact(artifact) as opened, SourceFiles() as files:
             require_weights(opened.header, opened.path)

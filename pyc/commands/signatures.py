@@ -1,5 +1,6 @@
 """Further signatures of an artifact that is pulled: they come along, and none that counts here is lost."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,38 +30,32 @@ class Signatures:
         except ArtifactError as error:
             tell(f"pyc: its further signatures are left out: {error}")
         if self._fetched:
-            self._require_ours()
+            self._ours()
 
     def add(self) -> None:
         """Write them before those that are there. Raises ArtifactError."""
         from pyc.runtime.artifact.trust.signature_file import write_signatures
 
         if self._fetched:
-            self._require_ours()
-            here = self._here()
+            here = self._ours()
             write_signatures(self._path, (*self._fetched, *(each for each in here if each not in self._fetched)))
 
-    def _require_ours(self) -> None:
-        """Raise ArtifactError where a file that holds no signatures lies where they go, but for `force`."""
+    def _ours(self) -> "tuple[SignatureRecord, ...]":
+        """What lies beside the file. Raises ArtifactError where that holds no signatures, but for `force`."""
         from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
         from pyc.runtime.errors import ArtifactError
 
-        path = signature_file(self._path)
+        path, problem = signature_file(self._path), ""
         try:
-            size_bytes = path.lstat().st_size
-        except FileNotFoundError:
-            return
-        if self._replaces or not size_bytes:
-            return
-        try:
-            found, problem = read_signatures(self._path), ""
+            found = read_signatures(self._path)
         except ArtifactError as error:
             found, problem = (), f" ({error})"
-        if not found:
+        if not found and not self._replaces and os.path.lexists(path) and (problem or os.path.getsize(path)):
             raise ArtifactError(
                 f"{path}: is there already, where the further signatures go, and holds none; move it, or give --force "
                 f"to replace it{problem}"
             )
+        return found
 
     def tidy(self) -> None:
         """Leave those of the artifact that is there now, and no file where it has none. Raises ArtifactError."""

@@ -12,16 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from pyc.runtime.host.signal_handlers import unless_signalled
+
+POLICY_VARIABLE = "PYC_TRUST_POLICY"
+"""Names the file of this machine's policy, which any command may read."""
 
 _noted: dict[str, str] | None = None
 
 
 @contextlib.contextmanager
 def files_read() -> Iterator[None]:
-    """Note, in the context, which files are read, on whatever thread."""
+    """Note, in the context, which files are read, on whatever thread; this machine's policy from the start."""
     global _noted
     before, _noted = _noted, {}
+    if policy := os.environ.get(POLICY_VARIABLE):
+        note_file(policy, "this machine's policy")
     try:
         yield
     finally:
@@ -37,6 +44,15 @@ def note_file(path: str | os.PathLike[str], role: str) -> None:
             noted.setdefault(os.fspath(path) if os.path.isabs(path) else os.path.join(os.getcwd(), path), role)
 
 
-def noted_files() -> tuple[tuple[str, str], ...]:
-    """The files that were noted, and what they are."""
-    return tuple((_noted or {}).items())
+def role_of(found: os.stat_result, sources: Iterable[tuple[str, str]] = ()) -> str | None:
+    """What a file that is there is read as: one of `sources`, which are (path, what it is), or of those noted. By
+    whatever name, link or hard link it is reached; None for another."""
+    every = (*sources, *(_noted or {}).items())
+    return next((role for path, role in every if _is_same(found, path)), None)
+
+
+def _is_same(found: os.stat_result, path: str) -> bool:
+    try:
+        return os.path.samestat(found, os.stat(path))
+    except unless_signalled(OSError, ValueError):
+        return False

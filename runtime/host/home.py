@@ -10,9 +10,6 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.host.temporary_files import create, sweep, sync_folder, temporary_path
 
-POLICY_VARIABLE = "PYC_TRUST_POLICY"
-"""Names the policy of this machine."""
-
 NO_HOME = (
     "no folder for keys: PYC_HOME and XDG_CONFIG_HOME are not set, and this user has no home directory that "
     "it may enter; set PYC_HOME to the folder that holds (or is to hold) keys/ and trusted/"

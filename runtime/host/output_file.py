@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.runtime.errors import ArtifactError, PycError
-from pyc.runtime.host.files_read import noted_files
+from pyc.runtime.host.files_read import role_of
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 _KINDS = (
@@ -115,9 +115,9 @@ class OutputFile:
             return self.path.lstat() if self.path.is_symlink() else None
 
     def _check_found(self, found: os.stat_result) -> None:
-        for path, role in (*self.sources, *noted_files()):
-            if _is_same(found, path):
-                raise self.error(f"{self.path}: is {role}, which is read here; choose another name with {self.option}")
+        role = role_of(found, self.sources)
+        if role is not None:
+            raise self.error(f"{self.path}: is {role}, which is read here; choose another name with {self.option}")
         kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), None)
         if kind is not None:
             raise self.error(f"{self.path}: is {kind}, expected a file name; choose one with {self.option}")
@@ -142,10 +142,3 @@ class OutputFile:
             return os.read(descriptor, len(self.magic)) == self.magic
         finally:
             os.close(descriptor)
-
-
-def _is_same(found: os.stat_result, path: str) -> bool:
-    try:
-        return os.path.samestat(found, os.stat(path))
-    except unless_signalled(OSError, ValueError):
-        return False

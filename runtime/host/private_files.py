@@ -1,5 +1,6 @@
 """Files that say whom this machine trusts: nobody but the user and root may write to them."""
 
+import errno
 import os
 import shlex
 import stat
@@ -9,7 +10,17 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 
-def opening(folder: Path) -> str:
+def unreadable(folder: Path, error: OSError, unknown: str) -> ArtifactError:
+    """The error of a folder of the key store that cannot be read, so that `unknown` is not known."""
+    remedy = ""
+    if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
+        remedy = "; set PYC_HOME to a folder"
+    elif isinstance(error, PermissionError):
+        remedy = f"; run: {_opening(folder)}"
+    return ArtifactError(f"{folder}: cannot be read: {error.strerror}, so {unknown} is not known{remedy}")
+
+
+def _opening(folder: Path) -> str:
     """The command by which a folder that this user may not read becomes readable. Of a folder on the way to it, where
     one may not be entered, it changes nothing below: private keys may lie there."""
     closed = next((each for each in reversed(folder.absolute().parents) if not os.access(each, os.X_OK)), None)

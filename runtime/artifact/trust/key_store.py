@@ -37,7 +37,7 @@ from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, make_folder, write_whole
-from pyc.runtime.host.private_files import opening, require_private, require_private_folder
+from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 PATIENCE_S = 10.0
@@ -306,7 +306,7 @@ def _is_file(path: Path) -> bool:
     except unless_signalled(OSError) as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False
-        raise _unreadable(path.parent, error) from error
+        raise unreadable(path.parent, error, "who is trusted") from error
 
 
 def _public_keys(folder: Path) -> list[Path]:
@@ -316,12 +316,7 @@ def _public_keys(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except unless_signalled(OSError) as error:
-        raise _unreadable(folder, error) from error
-
-
-def _unreadable(folder: Path, error: OSError) -> ArtifactError:
-    remedy = f"; run: {opening(folder)}" if isinstance(error, PermissionError) else ""
-    return ArtifactError(f"{folder}: cannot be read: {error.strerror}, so who is trusted is not known{remedy}")
+        raise unreadable(folder, error, "who is trusted") from error
 
 
 def _trusted_path(fingerprint: str, home: Path | None) -> Path:

@@ -38,7 +38,8 @@ from pyc.runtime.artifact.trust.keys import (
 )
 from pyc.runtime.artifact.trust.subjects import PREFIX, is_bare_digest, listed_subject
 from pyc.runtime.errors import ArtifactError, TrustError
-from pyc.runtime.host.home import POLICY_VARIABLE, find_home_directory
+from pyc.runtime.host.files_read import POLICY_VARIABLE
+from pyc.runtime.host.home import find_home_directory
 from pyc.runtime.host.private_files import require_private, require_unwritable
 from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.host.signal_handlers import unless_signalled

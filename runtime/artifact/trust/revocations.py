@@ -9,7 +9,6 @@ be read revokes, too.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pyc.runtime.artifact.trust.keys import read_small_text, today_utc
 from pyc.runtime.artifact.trust.subjects import listed_subject, shown_subject
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import opening, require_private, require_private_folder
+from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 MAX_REASON_CHARACTERS = 200
@@ -98,7 +97,7 @@ def list_revoked(home: Path | None = None) -> tuple[Revocation, ...]:
     except FileNotFoundError:
         return ()
     except unless_signalled(OSError) as error:
-        raise _unreadable(folder, error) from error
+        raise unreadable(folder, error, "what was revoked") from error
     return tuple(_read(folder / name) for name in names)
 
 
@@ -118,18 +117,8 @@ def _is_there(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except unless_signalled(OSError) as error:
-        raise _unreadable(path.parent, error) from error
+        raise unreadable(path.parent, error, "what was revoked") from error
     return True
-
-
-def _unreadable(folder: Path, error: OSError) -> ArtifactError:
-    if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
-        return ArtifactError(
-            f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; set PYC_HOME to a folder"
-        )
-    return ArtifactError(
-        f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; run: {opening(folder)}"
-    )
 
 
 def _read(path: Path) -> Revocation:
