@@ -339,7 +339,7 @@ def _within(
     """Return what `_searched` does, or, where that is much faster than asked for, what it does once more: machines are
     shared, and a choice that was too slow once may not be so again."""
     first = _searched(reads, plain, limit_s, seconds)
-    if not limit_s * (1 - SPEED_LEFT) > first[1] or first[0] == path(reads)[-1]:
+    if first[1] >= limit_s * (1 - SPEED_LEFT) or first[0] == path(reads)[-1]:
         return first
     again = _searched(reads, plain, limit_s, seconds)
     return max((first, again), key=lambda found: (found[1] <= limit_s, size_of(reads, found[0])))
