@@ -29,11 +29,12 @@ from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.output_file import OutputFile
 from pyc.runtime.text.json_text import json_text
-from pyc.templates.rendering import render
+from pyc.templates.rendering import render, source_text
 
 Form = Literal["dir", "tar", "oci"]
 ARTIFACT = "model.pyca"
 _PROGRAMS = ("install.sh", "run.sh", "health.sh")
+_INSTALL = ("install.py", "check_modules.py")
 _TEXTS = ("pyc.service", "Containerfile", "README.md")
 _OF_ALL = frozenset(["asimd"])
 """Features that every CPU of an architecture has, of those that programs ask for."""
@@ -92,7 +93,7 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
 def _runtime(
     options: BundleOptions, programs: tuple[Program, ...], opened: Artifact, stack: contextlib.ExitStack
 ) -> list[BundleFile]:
-    """The wheels, their licences, and the requirements that name them."""
+    """The wheels, what installs them, their licences, and the requirements that name them."""
     _require_this_runtime(programs, opened)
     versions = pins(options.target, extras_for(programs))
     folder = options.wheels
@@ -100,7 +101,8 @@ def _runtime(
         folder = stack.enter_context(work_folder("wheels"))
         fetch_wheels(folder, options.target, versions)
     wheels = wheel_files(folder, options.target, versions)
-    return [*wheels, requirements(wheels, versions), *licences(wheels)]
+    install = [BundleFile(name, source_text(f"bundle/{name}").encode()) for name in _INSTALL]
+    return [*install, *wheels, requirements(wheels, versions), *licences(wheels)]
 
 
 def extras_for(programs: tuple[Program, ...]) -> tuple[str, ...]:

@@ -1,0 +1,83 @@
+"""The processes of a bundle's scripts: installs at once, signals, and what run.sh becomes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from bundles import environment, start
+
+
+def test_installs_at_once_leave_one_environment(installable, tmp_path):
+    venv = tmp_path / "venv"
+    running = [start(installable, venv) for _ in range(4)]
+    assert [process.communicate()[1] for process in running] == [""] * 4
+    assert [process.returncode for process in running] == [0] * 4
+    assert (venv / "bin" / "python").exists() and (venv / ".pyc-bundle").exists()
+    first = venv.stat().st_ino
+    assert start(installable, venv).wait() == 0  # asked for again: made again
+    assert venv.stat().st_ino != first
+    assert not list(tmp_path.glob("venv.*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_install_that_is_ended_leaves_no_half_environment(number, installable, tmp_path):
+    process = start(installable, tmp_path / "venv")
+    time.sleep(0.2)
+    os.killpg(process.pid, number)
+    assert process.wait() != 0
+    process.stderr.close()
+    assert not (tmp_path / "venv").exists()
+    assert number == signal.SIGKILL or not list(tmp_path.glob("venv.*"))
+
+
+@pytest.mark.parametrize("script", ["install.sh", "run.sh"])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_script_alone_ends_all_that_it_started(number, script, installable, tmp_path):
+    """As `kill` and supervisors send it. The pip here waits for a file that never comes."""
+    gate, reached = tmp_path / "gate", tmp_path / "reached"
+    script = installable.with_name(script)
+    process = start(script, tmp_path / "venv", GATE=str(gate), VARIABLES=str(reached))
+    while not reached.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    assert (process.communicate()[1], process.returncode) == ("", 128 + number)
+    assert not list(tmp_path.glob("venv*"))
+    deadline = time.monotonic() + 60
+    while left := [pid for pid, variables in environments() if f"GATE={gate}".encode() in variables]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
+def environments():
+    """The processes that can be seen, and their variables."""
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            yield int(place.parent.name), place.read_bytes().split(b"\0")
+
+
+def test_run_has_the_place_of_the_install_that_it_started(installable, tmp_path):
+    """One process: whoever supervises run.sh supervises pyc. Its umask is the caller's, and it ignores no signal."""
+    shown = tmp_path / "shown"
+    (tmp_path / "python").write_text(
+        (tmp_path / "python").read_text().replace("#!/bin/sh\n", SHOW.format(shown=shown), 1)
+    )
+    command = ["/bin/sh", "-c", f"umask 027; exec {installable.with_name('run.sh')}"]
+    variables = {**environment(tmp_path / "venv"), "PYTHON": str(tmp_path / "python")}
+    process = subprocess.Popen(command, env=variables)
+    assert process.wait() == 0
+    pid, mask, ignored = shown.read_text().split()
+    assert (int(pid), mask) == (process.pid, "0027")
+    assert not int(ignored, 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGTERM - 1)
+
+
+SHOW = """#!/bin/sh
+if [ "$1 $2 $3" = "-P -m pyc" ]; then
+    echo $$ $(umask) $(sed -n 's/^SigIgn:\t//p' /proc/self/status) >"{shown}"
+    exit 0
+fi
+"""
