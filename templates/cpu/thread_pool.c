@@ -33,6 +33,7 @@
 #include "pyc_guard.h"
 
 #define PYC_MAX_THREADS 64 /* no more than tasks */
+#define PYC_STACK_BYTES (2 << 20) /* at least: kernels keep tiles on it, and `ulimit -s` and C libraries may give less */
 #define PYC_LINE 128       /* bytes that threads do not share: a cache line and the one that is fetched with it */
 
 /* How often a thread looks for work, first at once and then giving way: together a few milliseconds. */
@@ -279,6 +280,11 @@ static int start(int64_t threads) {
     sigfillset(&all);
     sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_t attributes;
+    size_t stack_bytes;
+    pthread_attr_init(&attributes);
+    if (!pthread_attr_getstacksize(&attributes, &stack_bytes) && stack_bytes < PYC_STACK_BYTES)
+        pthread_attr_setstacksize(&attributes, PYC_STACK_BYTES);
     int count = 1;
     pool.tasks = 0;
     atomic_store(&pool.members[0].done, 0);
@@ -287,8 +293,9 @@ static int start(int64_t threads) {
         atomic_store(&member->matmul, pool.matmul);
         atomic_store(&member->run, run_of(atomic_load(&pool.loop), 0, 0));
         atomic_store(&member->done, 0);
-        if (pthread_create(&pool.workers[count], NULL, worker, (void *)(intptr_t)count)) break;
+        if (pthread_create(&pool.workers[count], &attributes, worker, (void *)(intptr_t)count)) break;
     }
+    pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return pool.threads = count;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import threading
 
 from pyc.runtime.errors import RunError
@@ -22,18 +23,24 @@ def require_stack(size_bytes: int) -> None:
     known = getattr(_checked, "size_bytes", None)
     if known is None:
         known = _checked.size_bytes = _stack_bytes()
-    if known < size_bytes:
-        raise RunError(
-            f"this thread has a stack of {known} bytes, and kernels of this model take up to {size_bytes}; give "
-            f"threads more before they are started: threading.stack_size({size_bytes})"
-        )
+    if known >= size_bytes:
+        return
+    who, remedy = "this thread", f"give threads more before they are started: threading.stack_size({size_bytes})"
+    if _is_main():
+        who, remedy = "the main thread", f"start the process with more: ulimit -s {-(-size_bytes >> 10)}"
+    raise RunError(f"{who} has a stack of {known} bytes, and kernels of this model take up to {size_bytes}; {remedy}")
+
+
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def _stack_bytes() -> int:
-    """The size of this thread's stack; of the main one, and where the C library does not tell, more than any needs."""
+    """The size of this thread's stack; where there is no limit, and where nobody tells, more than any needs."""
     unknown = 1 << 62
-    if threading.get_ident() == threading.main_thread().ident:
-        return unknown
+    if _is_main():  # it grows up to the limit
+        limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+        return unknown if limit == resource.RLIM_INFINITY else limit
     libc = ctypes.CDLL(None)
     try:
         ask, of = libc.pthread_getattr_np, libc.pthread_attr_getstacksize

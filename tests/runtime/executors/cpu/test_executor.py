@@ -394,33 +394,3 @@ def test_who_catches_an_interruption_may_run_again_at_once(model):
         assert np.array_equal(model.logits(second), wanted[1]), moment
         assert np.array_equal(model.logits(first), wanted[0]), moment
     assert moment > 100
-
-
-SMALL_STACK = """
-import sys, threading
-from pyc.runtime.errors import RunError
-from pyc.runtime.model import load
-model = load(sys.argv[1], threads=2)
-def ask():
-    try:
-        model.logits(list(range(60)))
-        print("ran")
-    except RunError as error:
-        print(error)
-for size in (128 << 10, (192 << 10) + 1024 * model.info.kv_cache.head_dim):
-    threading.stack_size(size)
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-ask()
-"""
-
-
-def test_a_thread_with_a_small_stack_is_refused(path):
-    """The process ended by SIGSEGV."""
-    command = [sys.executable, "-P", "-c", SMALL_STACK, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    small, *others = done.stdout.splitlines()
-    assert others == ["ran", "ran"], "a thread whose stack is large enough, and the main one"
-    assert small.startswith("this thread has a stack of 131072 bytes, and kernels of this model take up to ")
