@@ -31,8 +31,8 @@ OPTIONS_ELSEWHERE = {
 }
 """Options of ours, and what other tools call them."""
 
-_WORDS = ("-cnv", "-sys")
-_MODEL, _GPU = ("-m", "--model"), ("--n-gpu-layers", "--gpu-layers", "--device")
+_WORDS = ("-cnv", "-ngl", "-sys")
+_MODEL, _GPU = ("-m", "--model"), ("-ngl", "--n-gpu-layers", "--gpu-layers", "--device")
 
 
 def meant_by_command(name: str, commands: Collection[str]) -> str:
@@ -54,8 +54,14 @@ def meant_by_command(name: str, commands: Collection[str]) -> str:
 def meant_by_option(error: click.ClickException, typed: Sequence[str]) -> click.ClickException:
     """The error; one of an option that is not there names what was meant, where letters do not tell.
 
-    Of a word of several letters behind one dash, which is among those `typed`, the error has the first letter alone.
+    Of a word of several letters behind one dash, which is among those `typed`, the error has the first letter alone, or
+    the others as what is given to it.
     """
+    if isinstance(error, click.BadParameter) and error.param is not None and error.ctx is not None:
+        # Of `-ngl 99` click takes `gl` as what is given to -n.
+        word = next((each for each in typed if each in _WORDS and each[:2] in error.param.opts), None)
+        if word is not None:
+            error = click.NoSuchOption(word, ctx=error.ctx)
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     word = next((each for each in typed if each in _WORDS and each.startswith(error.option_name)), error.option_name)
