@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
+from pyc.commands.pages import page_file, write_page
 from pyc.commands.reading import check_text
 from pyc.commands.screen import say, say_json
 from pyc.commands.status_line import show_status
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pyc.passes.comparison.compare_artifacts import Comparison
 
 EXIT_DIFFERENT = 1
-_PAGE_START = b"<!DOCTYPE html>"
 
 
 @click.command("diff")
@@ -52,10 +52,8 @@ def command(
     keep_blas_small()
     from pyc import __version__
     from pyc.commands.diff_text import lines_of, page_of
-    from pyc.compiler.files.staging import StagedFile
     from pyc.passes.comparison.compare_artifacts import compare_artifacts
     from pyc.runtime.artifact.reader import open_artifact
-    from pyc.runtime.host.output_file import OutputFile, output_path
 
     if as_json and markdown:
         raise click.UsageError("give --json or --markdown, not both")
@@ -65,11 +63,7 @@ def command(
         check_text(str(path), "an artifact")
     page = None
     if html is not None:
-        sources = tuple((str(path), "an artifact that is compared") for path in (before, after))
-        page = OutputFile(
-            output_path(html), sources, _PAGE_START, what="an HTML page", force=force, option="--html"
-        )
-        page.check()
+        page = page_file(html, (before, after), "an artifact that is compared", force=force)
     try:
         with open_artifact(before, mode="pread") as first, open_artifact(after, mode="pread") as second:
             found = compare_artifacts(first, second, _tell, measures=not quick)
@@ -77,9 +71,7 @@ def command(
         show_status("")
     names = str(before), str(after)
     if page is not None:
-        with StagedFile(page.path, allowed=page.check) as file:
-            file.write(page_of(names, found, __version__).encode())
-            file.publish()
+        write_page(page, page_of(names, found, __version__))
     if as_json:
         say_json(_document(names, found))
     else:

@@ -20,6 +20,7 @@ from pyc.commands.opening import (
     provider_option,
     trust_option,
 )
+from pyc.commands.pages import page_file, write_page
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.reference_files import reference_files
 from pyc.commands.screen import say, tell
@@ -28,13 +29,9 @@ from pyc.runtime.host.sizes import human_duration
 
 if TYPE_CHECKING:
     from pyc.compiler.recipe.types import Recipe
-    from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.evaluation import Baseline, Candidate, Progress
-    from pyc.runtime.measure.quality_report import QualityReport
     from pyc.runtime.sources.places import Place
     from pyc.runtime.sources.protocol import Mode
-
-_PAGE_START = b"<!DOCTYPE html>"
 
 TELL_EVERY_S = 10.0
 """How often a log hears of the progress."""
@@ -115,7 +112,7 @@ def command(
     recipe = None if reference is None else _recipe(reference)
     inputs = (path for path in (*artifacts, asked_file(trust)) if isinstance(path, Path))
     read = (*inputs, text_file, *([] if reference is None else reference_files(reference, recipe)))
-    page = None if html is None else _page_file(html, read, force=force)
+    page = None if html is None else page_file(html, read, "a file of this evaluation", force=force)
     text = read_text(text_file, waits_for="the text to score")
     how = _How(threads, isa, backend, providers, trust, mode_of(mmap))
     with contextlib.ExitStack() as stack:
@@ -134,7 +131,9 @@ def command(
                 candidates, baseline, passage, version=__version__, with_speed=speed, progress=progress
             )
     if page is not None:
-        _write_page(page, report)
+        from pyc.commands.eval_page import html_page
+
+        write_page(page, html_page(report))
     if as_json:
         click.echo(document_text(report), nl=False)
         return
@@ -278,26 +277,6 @@ def _recipe(source: str) -> Recipe | None:
         recipe = parse(source)
     require_compilers(f"--reference {source}: it is compiled to be compared with", "give an artifact of it")
     return recipe
-
-
-def _page_file(path: Path, read: tuple[Path, ...], *, force: bool) -> OutputFile:
-    """Where --html writes. Raises ArtifactError for a place that holds something else, or is read here."""
-    from pyc.runtime.host.output_file import OutputFile, output_path
-
-    sources = tuple((str(place), "a file of this evaluation") for place in read if str(place) != "-")
-    page = OutputFile(output_path(path), sources, _PAGE_START, what="an HTML page", force=force, option="--html")
-    page.check()
-    return page
-
-
-def _write_page(page: OutputFile, report: QualityReport) -> None:
-    """The page appears whole or not at all. Raises OSError when it cannot be written."""
-    from pyc.commands.eval_page import html_page
-    from pyc.compiler.files.staging import StagedFile
-
-    with StagedFile(page.path, allowed=page.check) as file:
-        file.write(html_page(report).encode())
-        file.publish()
 
 
 def _text_name(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ARTIFACT_FILE, PATH_TEXT, keep_blas_small
+from pyc.commands.pages import page_file, write_page
 from pyc.commands.reading import check_text
 from pyc.commands.reference_files import reference_files
 from pyc.commands.screen import say, say_json
@@ -18,10 +19,8 @@ from pyc.runtime.host.sizes import human_bytes
 if TYPE_CHECKING:
     from pyc.passes.comparison.weight_errors import MatrixError
     from pyc.runtime.artifact.reader import Artifact
-    from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.quality_report import QualityReport
 
-_PAGE_START = b"<!DOCTYPE html>"
 _MOST_BYTES = 64 << 20
 WORST = 5
 """Matrices that a terminal sees."""
@@ -56,7 +55,6 @@ def command(
     from pyc.commands.report_page import report_page
     from pyc.compiler.files.cache import Cache
     from pyc.compiler.files.source_files import SourceFiles
-    from pyc.compiler.files.staging import StagedFile
     from pyc.passes.comparison.weight_errors import read_source, weight_errors
     from pyc.runtime.artifact.program_only import require_weights
     from pyc.runtime.artifact.reader import open_artifact
@@ -70,7 +68,8 @@ def command(
     recipe = read_source(source)
     page = None
     if html is not None:
-        page = _page_file(html, (artifact, evaluation, *reference_files(source, recipe)), force=force)
+        read = (artifact, evaluation, *reference_files(source, recipe))
+        page = page_file(html, read, "a file of this report", force=force)
     try:
         with open_artifact(artifact) as opened, SourceFiles() as files:
             require_weights(opened.header, opened.path)
@@ -84,9 +83,7 @@ def command(
     finally:
         show_status("")
     if page is not None:
-        with StagedFile(page.path, allowed=page.check) as file:
-            file.write(report_page(artifact.name, heading, errors, quality, __version__).encode())
-            file.publish()
+        write_page(page, report_page(artifact.name, heading, errors, quality, __version__))
     if as_json:
         say_json(_document(errors))
         return
@@ -164,13 +161,3 @@ def _require_measured(quality: QualityReport, opened: Artifact, evaluation: Path
         f"--eval {evaluation}: it is of {names}, and not of {opened.path} as it is now; evaluate it: pyc eval "
         f"{opened.path} --json"
     )
-
-
-def _page_file(path: Path, read: tuple[Path | None, ...], *, force: bool) -> OutputFile:
-    """Where --html writes. Raises ArtifactError for a place that holds something else, or is read here."""
-    from pyc.runtime.host.output_file import OutputFile, output_path
-
-    sources = tuple((str(place), "a file of this report") for place in read if place is not None)
-    page = OutputFile(output_path(path), sources, _PAGE_START, what="an HTML page", force=force, option="--html")
-    page.check()
-    return page

@@ -24,9 +24,10 @@ _noted: dict[str, str] | None = None
 
 @contextlib.contextmanager
 def files_read() -> Iterator[None]:
-    """Note, in the context, which files are read, on whatever thread; this machine's policy from the start."""
+    """Note, in the context, which files are read, on whatever thread; this machine's policy and the file that standard
+    input is from the start."""
     global _noted
-    before, _noted = _noted, {}
+    before, _noted = _noted, {"/dev/stdin": "standard input"}
     if policy := os.environ.get(POLICY_VARIABLE):
         note_file(policy, "this machine's policy")
     try:

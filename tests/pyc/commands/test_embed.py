@@ -122,6 +122,19 @@ def test_one_json_document_and_texts_that_are_cut(pyc, encoder_artifact):
     assert err == f"pyc: 2 of 4 texts have more than the {CONTEXT} tokens that the model reads, and were cut\n"
 
 
+@pytest.mark.parametrize("options", [("--file", "-"), ("a",)])
+def test_npy_does_not_replace_standard_input(options, encoder_artifact, tmp_path):
+    target = tmp_path / "vectors.npy"
+    np.save(target, np.zeros(3))
+    before = target.read_bytes()
+    command = [sys.executable, "-m", "pyc", "embed", encoder_artifact, *options, "--npy", target, "--force"]
+    with open(target, "rb") as standard_input:
+        done = subprocess.run(command, stdin=standard_input, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (8, "")
+    assert f"{target}: is standard input, which is read here" in done.stderr
+    assert target.read_bytes() == before
+
+
 def test_npy_replaces_npy_files_only(pyc, encoder_artifact, tmp_path):
     target, link = tmp_path / "vectors.npy", tmp_path / "link.npy"
     target.write_text("precious")

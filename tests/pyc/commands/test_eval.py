@@ -237,11 +237,12 @@ def test_a_page_appears_beside_the_screen_and_replaces_no_other_file(pyc, decode
     assert (code, out.count("perplexity")) == (0, 1)
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert pyc(*arguments)[0] == 0, "a page is replaced"
-    page.write_text("mine")
-    code, out, err = pyc(*arguments)
-    assert (code, out) == (8, "")
-    assert "is there already and is not an HTML page; choose another name with --html" in err
-    assert page.read_text() == "mine"
+    for foreign in ("mine", "<!DOCTYPE html>\n<html>mine</html>"):
+        page.write_text(foreign)
+        code, out, err = pyc(*arguments)
+        assert (code, out) == (8, "")
+        assert "is there already and is not a page of pyc; choose another name with --html" in err
+        assert page.read_text() == foreign
     assert pyc(*arguments, "--force")[0] == 0
     code, _, err = pyc("eval", decoder_artifact, "--text", text, *CONTEXT, "--html", text, "--force")
     assert code == 8 and "is a file of this evaluation, which is read here" in err
