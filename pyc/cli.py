@@ -117,16 +117,22 @@ def cli(verbose: int) -> None:
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(levelname).1s %(name)s: %(message)s"))
+    handler.setFormatter(OneLine())
     logging.basicConfig(level=level, handlers=[handler])
 
 
 class OneLine(logging.Formatter):
-    """A message of the log as a terminal may have it: names of files and tokens may be in it."""
+    """A message of the log as a terminal may have it: names of files and tokens may be in it.
+
+    Warnings of pyc read as its errors do; what -v shows, and what libraries say, names who says it.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Return the line, without the traceback that may follow."""
-        return printable(super().formatMessage(record))
+        kind = record.levelname.lower()
+        is_told = record.levelno >= logging.WARNING and record.name.partition(".")[0] == "pyc"
+        who = f"pyc: {kind}" if is_told else f"{record.name}: {kind}"
+        return printable(f"{who}: {record.message}")
 
 
 def entry() -> None:

@@ -84,10 +84,15 @@ def test_each_error_class_leaves_with_its_code(kind, install, capsys):
     assert capsys.readouterr().err == "pyc: error: layer 3: got 5, expected 4\n"
 
 
-def test_a_message_of_the_log_is_one_printable_line():
-    record = logging.LogRecord("pyc.models", logging.WARNING, "f", 1, "%s: odd", ("a\nb\x1b[31m",), None)
-    line = cli.OneLine("%(levelname).1s %(name)s: %(message)s").format(record)
-    assert line == "W pyc.models: a\\nb\\x1b[31m: odd"
+@pytest.mark.parametrize(("name", "level", "start"), [
+    ("pyc.models", logging.WARNING, "pyc: warning"),
+    ("pyc.models", logging.INFO, "pyc.models: info"),
+    ("urllib3", logging.WARNING, "urllib3: warning"),
+    ("pycache", logging.ERROR, "pycache: error"),
+])
+def test_a_message_of_the_log_is_one_printable_line(name, level, start):
+    record = logging.LogRecord(name, level, "f", 1, "%s: odd", ("a\nb\x1b[31m",), None)
+    assert cli.OneLine().format(record) == f"{start}: a\\nb\\x1b[31m: odd"
 
 
 def test_exit_codes_are_distinct():
