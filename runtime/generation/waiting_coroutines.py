@@ -121,6 +121,8 @@ class WaitingCoroutines:
         thread = threading.Thread(target=self._run, name="pyc steps for coroutines", daemon=True)
         try:
             thread.start()
+        except RecursionError:
+            raise
         except RuntimeError as error:
             raise RunError(f"async for: {error}; raise the limit of threads (ulimit -u), or read in threads") from error
         self._thread = thread

@@ -24,6 +24,8 @@ def user_home() -> Path | None:
     try:
         home = Path.home()
         os.stat(os.path.join(home, "."))  # within it; Path would leave the dot out
+    except RecursionError:
+        raise
     except (RuntimeError, PermissionError, NotADirectoryError):
         return None  # containers: no HOME and an unknown user, or another user's HOME; system users: /dev/null
     except unless_signalled(OSError):

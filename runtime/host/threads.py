@@ -42,6 +42,8 @@ def may_start_threads(count: int) -> bool:
                 thread = threading.Thread(target=wait, daemon=True)
                 thread.start()
                 started.append(thread)
+    except RecursionError:
+        raise
     except RuntimeError:  # can't start new thread
         return False
     finally:

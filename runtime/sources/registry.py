@@ -119,16 +119,22 @@ def _artifact(reference: Reference, layers: tuple[_Descriptor, ...]) -> _Descrip
 
 
 def _checked(reference: Reference, layer: _Descriptor) -> _Descriptor:
-    if not DIGEST.fullmatch(layer.digest):
-        where = reference.url("manifests", reference.version)
-        raise ArtifactError(f"{where}: the digest of {SUFFIX} is {layer.digest[:80]!a}, expected sha256:...")
+    _require_sha256(reference, layer, f"the digest of {SUFFIX}")
     return layer
+
+
+def _require_sha256(reference: Reference, named: _Descriptor, what: str) -> None:
+    """Raise ArtifactError for a digest that nothing here compares: what it names might be replaced."""
+    if not DIGEST.fullmatch(named.digest):
+        where = reference.url("manifests", reference.version)
+        raise ArtifactError(f"{where}: {what} is {named.digest[:80]!a}, expected sha256: and 64 hexadecimal digits")
 
 
 def _layers(session: RegistrySession) -> tuple[_Descriptor, ...]:
     """The files of the manifest that is asked for, or of the first one that an index names."""
     manifest = _manifest(session, session.reference.version)
     if not manifest.layers and manifest.manifests:
+        _require_sha256(session.reference, manifest.manifests[0], "the digest of the manifest that its index names")
         manifest = _manifest(session, manifest.manifests[0].digest)
     return manifest.layers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.home import home_directory, make_folder, nearest_existing, write_whole
+from pyc.runtime.host.home import home_directory, make_folder, nearest_existing, user_home, write_whole
 from pyc.runtime.host.temporary_files import temporary_path
 
 
@@ -106,3 +106,14 @@ def test_where_no_folder_can_be_made() -> None:
     """/proc is there, and answers that it is not."""
     with pytest.raises(OSError, match="No such file"):
         make_folder(Path("/proc/no/such/home"), 0o700)
+
+
+def test_a_stack_of_calls_that_is_full_is_no_missing_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RecursionError is a RuntimeError, as what says that there is no home."""
+
+    def full() -> Path:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(Path, "home", full)
+    with pytest.raises(RecursionError):
+        user_home()

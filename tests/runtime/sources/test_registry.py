@@ -1,6 +1,7 @@
 """runtime/sources/registry.py: artifacts in OCI registries, and who is told one's password."""
 
 import base64
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -104,6 +105,23 @@ def test_an_index_leads_to_a_manifest_by_its_digest(registry):
     registry.documents[f"/v2/models/demo/manifests/{sha256(text)}"] = text + b" "
     with pytest.raises(ArtifactError, match="its SHA-256 is not the one"):
         read(registry, "models/demo")
+
+
+@pytest.mark.parametrize("kind", ["sha512", "tag", "capitals", "way"])
+def test_an_index_that_names_a_manifest_by_what_is_not_compared_is_refused(kind, registry):
+    """What a digest names is what runs, and such a manifest might be another one tomorrow."""
+    text = registry.documents["/v2/models/demo/manifests/v1"]
+    named = {
+        "sha512": f"sha512:{hashlib.sha512(text).hexdigest()}",
+        "tag": "v1",
+        "capitals": sha256(text).upper(),
+        "way": "../../demo/manifests/v1",
+    }[kind]
+    registry.documents[f"/v2/models/demo/manifests/{named}"] = text
+    index = json.dumps({"manifests": [{"digest": named, "size": len(text)}]}).encode()
+    registry.documents[f"/v2/models/demo/manifests/{sha256(index)}"] = index
+    with pytest.raises(ArtifactError, match=r"the manifest that its index names is .*, expected sha256:"):
+        read(registry, f"models/demo@{sha256(index)}")
 
 
 def test_a_token_is_fetched_and_renewed(registry):
