@@ -11,12 +11,9 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import stat
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -35,13 +32,12 @@ from pyc.runtime.artifact.trust.keys import (
 )
 from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation
+from pyc.runtime.artifact.trust.store_lock import alone, changing_store
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.home import find_home_directory, home_directory, make_folder, write_whole
+from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
 from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
-PATIENCE_S = 10.0
-"""How long the making of a key by another process is waited for."""
 _key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _fingerprint = re.compile(r"[0-9a-f]{16}")
 
@@ -102,6 +98,12 @@ def add_trusted(key: PublicKey, home: Path | None = None) -> PublicKey:
 
     Raises ArtifactError for one that was revoked, or whose announced day is past.
     """
+    require_readable(key)  # before anything is written
+    with changing_store(home):
+        return _added(key, home)
+
+
+def _added(key: PublicKey, home: Path | None) -> PublicKey:
     if revocation := find_revocation(key.fingerprint, home):
         raise ArtifactError(
             f"key {key.fingerprint} was revoked {revocation}; to trust it all the same, first: pyc trust restore "
@@ -206,7 +208,7 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
     key = read_signing_key(path)
     public = path.with_suffix(".pub")
     if not public.exists():  # written last: creation was cut short, or is going on
-        with _alone(path.parent):
+        with alone(path.parent, 0o700):
             is_there = path.exists()
             if is_there and not public.exists():
                 _announce(key.public, path, home)
@@ -231,7 +233,7 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
     """
     path = key_path(name, home)
     require_readable(PublicKey(bytes(PUBLIC_KEY_BYTES), name, expires))  # before anything is written
-    with _alone(path.parent):
+    with alone(path.parent, 0o700):
         return _create(path, name, expires, home)
 
 
@@ -249,36 +251,6 @@ def _create(path: Path, name: str, expires: date | None, home: Path | None) -> b
                 with contextlib.suppress(OSError):
                     made.unlink(missing_ok=True)
         raise
-    return True
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Have no other process make keys in a folder meanwhile, unless it takes PATIENCE_S, or the file system has no
-    locks."""
-    try:
-        make_folder(folder, 0o700)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except unless_signalled(OSError):  # which is an error of its own to who writes there
-        yield
-        return
-    try:
-        latest_s = time.monotonic() + PATIENCE_S
-        while not _is_locked(descriptor) and time.monotonic() < latest_s:
-            time.sleep(0.01)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_locked(descriptor: int) -> bool:
-    """Whether nobody else has a lock now; True where there are none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except unless_signalled(OSError):
-        pass
     return True
 
 

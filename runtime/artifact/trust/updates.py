@@ -47,6 +47,7 @@ from pyc.runtime.artifact.trust.keys import (
 from pyc.runtime.artifact.trust.last_days import last_day, set_last_day
 from pyc.runtime.artifact.trust.policy import Policy, machine_policy
 from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, restore, revoke
+from pyc.runtime.artifact.trust.store_lock import changing_store
 from pyc.runtime.artifact.trust.subjects import listed_subject, require_fingerprint, shown_subject
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
 
@@ -132,6 +133,11 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
         raise UntrustedArtifactError(f"{where}: signed by key {signer.fingerprint}, which {why}; nothing was changed")
     if update.until < today_utc():
         raise ArtifactError(f"{where}: counted until {update.until}; get a newer update; nothing was changed")
+    with changing_store(home):
+        return _applied(update, policy, home)
+
+
+def _applied(update: Update, policy: Policy, home: Path | None) -> list[str]:
     changes = _Changes(home)
     try:
         for subject, reason in update.revoke:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, parse_prelude
-from pyc.runtime.artifact.trust import key_store
+from pyc.runtime.artifact.trust import key_store, store_lock
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.key_store import (
     add_trusted,
@@ -158,16 +158,16 @@ def test_one_that_another_process_is_making_is_not_finished_by_this_one(home: Pa
 def test_one_whose_maker_fails_meanwhile_does_not_sign(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no file any more: what it signed, nobody could sign again."""
     new_key(home, monkeypatch)
-    alone, removed = key_store._alone, []
+    alone, removed = key_store.alone, []
 
     @contextlib.contextmanager
-    def waiting(folder: Path) -> Iterator[None]:
-        with alone(folder):
+    def waiting(folder: Path, mode: int) -> Iterator[None]:
+        with alone(folder, mode):
             if not removed:
                 removed.append(key_path("default", home).unlink())
             yield
 
-    monkeypatch.setattr(key_store, "_alone", waiting)
+    monkeypatch.setattr(key_store, "alone", waiting)
     with pytest.raises(ArtifactError, match="no such key"):
         signing_key(create=False, home=home)
     assert list_trusted(home) == ()
@@ -181,16 +181,16 @@ def new_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> PublicKey:
     """A private key whose maker has not announced it yet."""
     with monkeypatch.context() as patched:
         patched.setattr(key_store, "_announce", lambda *_: None)
-        patched.setattr(key_store, "_alone", lambda _: contextlib.nullcontext())
+        patched.setattr(key_store, "alone", lambda *_: contextlib.nullcontext())
         create_key(home=home)
     return read_signing_key(key_path("default", home)).public
 
 
 def test_one_whose_maker_does_not_go_on_is_finished(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_store, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(store_lock, "PATIENCE_S", 0.01)
     create_key(home=home)
     (home / "keys" / "default.pub").unlink()
-    with key_store._alone(home / "keys"):
+    with store_lock.alone(home / "keys", 0o700):
         assert create_key(home=home)
 
 

@@ -2,9 +2,10 @@
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ from pyc.runtime.artifact.trust.key_store import (
     why_not,
 )
 from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.last_days import last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation, restore
 from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
@@ -132,6 +134,29 @@ def test_of_two_last_days_the_earlier_stands(home: Path, old: SigningKey) -> Non
     for days in ((LATER, later), (later, LATER)):
         apply(write_update(Update(expire=tuple((subject, day) for day in days)), old), home)
         assert stored_key(old.public.raw, home) == replace(old.public, expires=LATER)
+
+
+def test_of_two_last_days_that_come_at_once_the_earlier_stands(
+    home: Path, old: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other announcement comes between the reading of the day that is there and the writing of the later one."""
+    fingerprint, sooner = old.public.fingerprint, TODAY + timedelta(7)
+    early, late = (write_update(Update(expire=((fingerprint, day),)), old) for day in (sooner, LATER))
+    other = threading.Thread(target=apply, args=(early, home))
+    set_day = updates.set_last_day
+
+    def set_behind_the_other(fingerprint: str, day: date | None, home: Path | None = None) -> None:
+        if day == LATER:
+            other.start()
+            other.join(1)  # it waits for this one
+        set_day(fingerprint, day, home)
+
+    monkeypatch.setattr(updates, "set_last_day", set_behind_the_other)
+    apply(late, home)
+    other.join()
+    assert last_day(fingerprint, home) == sooner
+    known = stored_key(old.public.raw, home)
+    assert known is not None and known.expires == sooner
 
 
 def test_the_order_of_updates_does_not_matter(tmp_path: Path, old: SigningKey, new: SigningKey) -> None:
