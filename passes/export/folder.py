@@ -20,6 +20,9 @@ from pyc.runtime.host.output_file import output_path
 from pyc.runtime.host.temporary_files import create_locked_folder, sync_folder
 from pyc.runtime.host.umask import current_umask
 
+_LETTERS, _COUNT = "bcdfghjkmnpqrstvwxz", 8
+"""At the end of names of folders that are not whole: no day, number or word, which a user's folder might end with."""
+
 
 @contextlib.contextmanager
 def new_folder(target: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[Path]:
@@ -37,7 +40,7 @@ def new_folder(target: str | os.PathLike[str], *, mode: int | None = None) -> It
             shutil.rmtree(folder, ignore_errors=True)
 
     def make() -> Path:
-        made.append(path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}"))
+        made.append(path.with_name(_prefix(path) + "".join(secrets.choice(_LETTERS) for _ in range(_COUNT))))
         made[-1].mkdir(0o700)
         return made[-1]
 
@@ -79,7 +82,7 @@ def _prefix(path: Path) -> str:
 
 def _sweep(path: Path) -> None:
     """Remove what an export to `path` left that was killed: a folder that nobody has locked."""
-    own = re.compile(f"{re.escape(_prefix(path))}[0-9a-f]{{8}}")
+    own = re.compile(f"{re.escape(_prefix(path))}[{_LETTERS}]{{{_COUNT}}}")
     with contextlib.suppress(OSError):
         for entry in os.scandir(path.parent):
             if own.fullmatch(entry.name) and (descriptor := abandoned(entry.path)) is not None:

@@ -18,8 +18,9 @@ def hidden(folder):
 
 
 def test_what_a_killed_export_left_is_removed(tmp_path):
-    of_others = [".made.old", ".made.pyc-mine", ".made.pyc-01234567-1", ".other.pyc-01234567"]
-    for name in (".made.pyc-01234567", *of_others):
+    of_others = [".made.old", ".made.pyc-mine", ".made.pyc-bcdfghjk-1", ".other.pyc-bcdfghjk"]
+    of_others += [".made.pyc-20261128", ".made.pyc-00000000", ".made.pyc-deadbeef", ".made.pyc-previous"]
+    for name in (".made.pyc-bcdfghjk", *of_others):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(b"part")
     with new_folder(tmp_path / "made") as folder:
