@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -40,6 +41,8 @@ def read_node(path: Path) -> Node:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise RecipeError(f"{path}: not a regular file; give the path of a model.yaml")
             data = file.read(MAX_BYTES + 1)
+            if data is None:  # as of /proc/kmsg, a regular file by its mode
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         if advice := instead_of_recipe(path):
             raise RecipeError(f"{path}: {advice}")
     except FileNotFoundError as error:

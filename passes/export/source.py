@@ -24,7 +24,8 @@ from pyc.passes.driver.emit_programs import compilers_of
 from pyc.passes.driver.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of
 from pyc.passes.mixed_precision.scheme_problem import problem
-from pyc.runtime.artifact.format import MAGIC, Tensor
+from pyc.runtime.artifact.format import Tensor
+from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
@@ -124,11 +125,7 @@ def is_artifact(source: str | os.PathLike[str]) -> bool:
     """Whether a source is an artifact: a URL is, a file by how it begins."""
     if scheme_of(source):
         return True
-    try:
-        with open(source, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
-        return False
+    return kind_of(source) == ARTIFACT
 
 
 def refuse_virtual_tokens(recipe: Recipe) -> None:

@@ -142,9 +142,11 @@ def _evaluation(path: Path) -> QualityReport:
     from pyc.runtime.measure.quality_report import QualityReport
 
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise RunError(f"--eval {path}: it has {path.stat().st_size:,} bytes, expected at most {_MOST_BYTES:,}")
-        return msgspec.json.decode(path.read_bytes(), type=QualityReport)
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise RunError(f"--eval {path}: it has more than {_MOST_BYTES:,} bytes; give what `pyc eval --json` prints")
+        return msgspec.json.decode(data, type=QualityReport)
     except (ValueError, RecursionError) as error:
         raise RunError(f"--eval {path}: not a document of `pyc eval --json`: {error}") from error
 
