@@ -36,6 +36,24 @@ def test_adding_twice_changes_nothing(pyc):
     assert len(pyc("trust", "list")[1].splitlines()) == 1
 
 
+def test_a_line_without_a_day_leaves_the_day_that_is_there(pyc, key_home):
+    """As the line of a key that an error shows, which has none."""
+    day, other = date(2126, 1, 1), date(2127, 1, 1)
+    assert pyc("trust", "add", replace(KEY, expires=day).text())[1] == f"trusted {KEY.fingerprint} Ada, until {day}\n"
+    renamed = replace(KEY, comment="Ada L")
+    said = f"trusted {KEY.fingerprint} Ada L, until {day}, as before; --expires sets another day\n"
+    assert pyc("trust", "add", renamed.text())[1] == said
+    assert f"expires={day}" in pyc("trust", "list")[1]
+    assert pyc("trust", "add", replace(KEY, expires=other).text())[1].endswith(f"until {other}\n"), "a day of its own"
+    assert pyc("trust", "add", KEY.text(), "--expires", str(day))[1].endswith(f"until {day}\n")
+    past = replace(KEY, expires=date(2020, 1, 1)).text() + "\n"
+    (key_home / "trusted" / f"{KEY.fingerprint}.pub").write_text(past)
+    code, out, err = pyc("trust", "add", KEY.text())
+    assert (code, out) == (8, "") and "expired on 2020-01-01, as it is trusted here; trust its successor, or set" in err
+    assert pyc("trust", "remove", KEY.fingerprint)[0] == 0
+    assert pyc("trust", "add", KEY.text())[1] == f"trusted {KEY.fingerprint} Ada\n"
+
+
 def test_bad_keys_and_fingerprints(pyc, tmp_path, key_home):
     (tmp_path / "bad.pub").write_text("ssh-ed25519 AAAA me")
     for arguments, message in (

@@ -130,7 +130,8 @@ def test_keys_that_the_policy_lets_count(pyc, policy, tmp_path, a, b):
     later = str(LATER + timedelta(1))
     assert pyc("trust", "add", b.text(), "--expires", later)[1] == f"trusted {b.fingerprint} b, until {LATER}\n"
     policy.write_text(f'[[rule]]\nartifacts = "prod-*"\nsigners = ["{a.public.fingerprint}"]\n')
-    assert pyc("trust", "add", b.text()) == (0, f"trusted {b.fingerprint} b\n", "")
+    kept = f"trusted {b.fingerprint} b, until {later}, as before; --expires sets another day\n"
+    assert pyc("trust", "add", b.text()) == (0, kept, "")
 
 
 def test_a_policy_that_cannot_be_read(pyc, policy, key_home, b):
