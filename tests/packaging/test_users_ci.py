@@ -252,6 +252,21 @@ def test_a_note_of_a_merge_request(job, tmp_path):
     assert job("diff.sh", code=10, PYC_CI_LAST_RELEASE="last.pyca") == 10
 
 
+def test_a_build_without_a_key_is_refused(job, tmp_path):
+    """In shells and in GitLab a secret that a job has not is no variable at all, and pyc would make a key."""
+    homes = {"PYC_HOME": str(tmp_path / "home")}, {"HOME": str(tmp_path)}, {}
+    for home in homes:
+        assert job("build.sh", **home) == 8
+    assert not (tmp_path / "calls").exists()
+    for name in ("PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE", "PYC_SIGNER"):
+        assert job("build.sh", **{name: "a key"}) == 0
+        assert job("build.sh", code=8, **{name: ""}) == 8, "pyc says so itself"
+    (tmp_path / "home" / "keys").mkdir(parents=True)
+    (tmp_path / "home" / "keys" / "release.pem").touch()
+    assert job("build.sh", **homes[0]) == 0
+    assert len((tmp_path / "calls").read_text().splitlines()) == 7
+
+
 def test_what_a_check_says(job, tmp_path):
     results = tmp_path / "pyc-ci" / "results.env"
     for code, only, expected, said in (
