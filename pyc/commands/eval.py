@@ -98,16 +98,20 @@ def command(
     from pyc import __version__
     from pyc.commands.eval_text import text_lines
     from pyc.commands.tables import terminal_width
+    from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
     from pyc.runtime.artifact.trust.policy import asked_file, check_read_often
     from pyc.runtime.measure.evaluation import Passage, evaluate
     from pyc.runtime.measure.quality_report import document_text
     from pyc.runtime.measure.scoring import names_of
     from pyc.runtime.sources.places import place_of
+    from pyc.runtime.text.printable import printable
 
     if force and html is None:
         raise click.UsageError("--force is for --html")
     for path in artifacts:
         check_text(str(path), "ARTIFACT")
+    if kind_of(text_file) == ARTIFACT:
+        raise click.UsageError(f"--text {printable(str(text_file))}: this is an artifact; name it without --text")
     check_read_often(trust, "--trust")
     recipe = None if reference is None else _recipe(reference)
     inputs = (path for path in (*artifacts, asked_file(trust)) if isinstance(path, Path))

@@ -56,14 +56,18 @@ def command(
     from pyc.compiler.files.cache import Cache
     from pyc.compiler.files.source_files import SourceFiles
     from pyc.passes.comparison.weight_errors import read_source, weight_errors
+    from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
     from pyc.runtime.artifact.program_only import require_weights
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.host.cache_folder import cache_directory
+    from pyc.runtime.text.printable import printable
 
     if html is None and (force or evaluation is not None):
         raise click.UsageError("--force and --eval are for --html")
     check_text(str(artifact), "ARTIFACT")
     check_text(source, "SOURCE")
+    if kind_of(source) == ARTIFACT and kind_of(artifact) != ARTIFACT:
+        raise click.UsageError(f"the artifact comes first: pyc report {printable(source)} {printable(str(artifact))}")
     quality = None if evaluation is None else _evaluation(evaluation)
     recipe = read_source(source)
     page = None

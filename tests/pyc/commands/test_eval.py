@@ -230,6 +230,11 @@ def test_a_terminal_sees_how_far_it_is_and_control_c_leaves_nothing(decoder_arti
     assert not list(tmp_path.glob("pyc-*"))
 
 
+def test_an_artifact_in_the_place_of_the_text(pyc, decoder_artifact, text):
+    code, out, err = pyc("eval", text, "--text", decoder_artifact)
+    assert (code, out) == (2, "") and f"--text {decoder_artifact}: this is an artifact; name it without --text" in err
+
+
 def test_a_page_appears_beside_the_screen_and_replaces_no_other_file(pyc, decoder_artifact, text, tmp_path):
     page = tmp_path / "page.html"
     arguments = ("eval", decoder_artifact, "--text", text, "--reference", decoder_artifact, *CONTEXT, "--html", page)

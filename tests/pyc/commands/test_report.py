@@ -250,6 +250,14 @@ def test_what_it_does_not_compare(made, tiny_checkpoint, tmp_path, pyc):
     assert not (tmp_path / "r.html").exists()
 
 
+def test_the_artifact_comes_first(pyc, make_artifact, tmp_path):
+    (tmp_path / "model.yaml").write_text("model: nowhere\n")
+    artifact = make_artifact()
+    code, out, err = pyc("report", tmp_path / "model.yaml", artifact)
+    assert (code, out) == (2, "")
+    assert f"the artifact comes first: pyc report {artifact} {tmp_path / 'model.yaml'}" in err
+
+
 @pytest.mark.parametrize(
     ("kind", "config"), [("bert", {}), ("llama", {}), ("llama", {"vocab_size": 300})], ids=["bert", "shorter", "other"]
 )

@@ -26,6 +26,21 @@ def test_it_writes_the_schema(pyc, tmp_path):
     assert json.loads(target.read_text())["title"] == "pyc recipe (model.yaml)"
 
 
+def test_a_schema_of_something_else_is_not_replaced(pyc, tmp_path):
+    """Nor one of the user's that is written in the same way."""
+    target = tmp_path / "s.json"
+    assert pyc("schema", "--of", "build", "-o", target)[0] == 0
+    older = json.loads(target.read_text()) | {"$defs": {"Older": {}}}
+    target.write_text(json.dumps(older))
+    assert pyc("schema", "--of", "build", "-o", target)[0] == 0, "of another version"
+    mine = json.dumps({"$defs": {"AdapterRef": {}}, "title": "mine"}, indent=2)
+    for text, kind in ((target.read_text(), "recipe"), (target.read_text(), "eval"), (mine, "recipe"), (mine, "build")):
+        target.write_text(text)
+        code, _, err = pyc("schema", "--of", kind, "-o", target)
+        assert code == 3 and "is there already and is not the schema of pyc " in err
+        assert target.read_text() == text
+
+
 @pytest.mark.parametrize("output", ["/dev/null", "", ".", "no/where"])
 def test_a_target_that_is_no_file(output, pyc, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
