@@ -34,7 +34,8 @@ from pyc.templates.rendering import render, source_text
 Form = Literal["dir", "tar", "oci"]
 ARTIFACT = "model.pyca"
 _PROGRAMS = ("install.sh", "run.sh", "health.sh")
-_INSTALL = ("install.py", "check_modules.py")
+INSTALLER = "install.py"
+_INSTALL = (INSTALLER, "check_modules.py")
 _TEXTS = ("pyc.service", "Containerfile", "README.md")
 _OF_ALL = frozenset(["asimd"])
 """Features that every CPU of an architecture has, of those that programs ask for."""
@@ -157,6 +158,7 @@ def _files(
         "python": options.target.python,
         "machine": options.target.machine,
         "has_wheels": bool(runtime),
+        "installer_sha256": next((file.sha256() for file in runtime if file.name == INSTALLER), ""),
     }
     files = [BundleFile(ARTIFACT, opened)]
     if records := read_signatures(path):

@@ -35,7 +35,6 @@ DAMAGED, INVALID, MISSING = 8, 9, 10
 """Exit codes, those of pyc."""
 MARKER, REQUIREMENTS = ".pyc-bundle", ".pyc-requirements"
 """In an environment: the way to its interpreter, which run.sh and health.sh look at, and what it was made of."""
-_OF_PYTHON = ("PYTHONPATH", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONEXECUTABLE")
 _DAY_S = 86_400
 
 
@@ -145,10 +144,11 @@ def install(python: str, artifact: str, place: str, version: str) -> None:
         _note_way(made, place, artifact, version)
         _put(made, place, former, was_there)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.remove(former)  # a link
-        shutil.rmtree(former, ignore_errors=True)
+        with signals.held():
+            shutil.rmtree(made, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.remove(former)  # a link
+            shutil.rmtree(former, ignore_errors=True)
 
 
 def _names(folder: str) -> list[str]:
@@ -224,9 +224,7 @@ def _run(*command: str) -> tuple[int, str]:
 
     What decides on other machines where packages come from and go, as modules of a cluster set it, is not for this one.
     """
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith("PIP_") and name not in _OF_PYTHON
-    }
+    variables = {name: value for name, value in os.environ.items() if not re.match("PIP_|PYTHON.", name)}
     variables["PIP_CONFIG_FILE"] = os.devnull  # which has pip read none: neither the user's, nor those of the system
     process = None
     try:

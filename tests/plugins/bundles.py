@@ -58,7 +58,7 @@ shift
 case "$1" in
 -c) case "$2" in
     *ensurepip*) [ -z "${{LACKS_ENSUREPIP:-}}" ] || {{ echo "No module named 'ensurepip'" >&2; exit 1; }} ;;
-    *) echo "{version} {machine}" ;;
+    *) exec "{real}" "$option" "$@" ;;
     esac ;;
 -m) if [ "$2" = venv ]; then
         mkdir -p "$3/bin" && ${{COPY:-cp}} "$0" "$3/bin/python"
@@ -79,8 +79,8 @@ esac
 def installable(pyc, make_local_artifact, wheels, tmp_path):
     """A bundle whose install.sh has a Python that installs nothing."""
     assert pyc("bundle", make_local_artifact(), "-o", tmp_path / "made", "--wheels", wheels)[0] == 0
-    stub, version = tmp_path / "python", f"{sys.version_info[0]}.{sys.version_info[1]}"
-    stub.write_text(STUB.format(version=version, machine=os.uname().machine, real=sys.executable))
+    stub = tmp_path / "python"
+    stub.write_text(STUB.format(real=sys.executable))
     stub.chmod(0o755)
     return tmp_path / "made" / "install.sh"
 

@@ -38,7 +38,10 @@ def test_programs_of_an_environment_name_the_place_where_it_is(installable, tmp_
     assert (venv / "pyvenv.cfg").read_text() == f"command = python -m venv {venv}\n"
 
 
-@pytest.mark.parametrize("kind", ["damaged", "wheel gone", "wheels gone", "requirements", "sums gone"])
+KINDS = ("damaged", "wheel gone", "wheels gone", "requirements", "sums gone", "installer", "installer gone", "check")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
     bundle = installable.parent
     wheel = next((bundle / "wheels").glob("numpy-*"))
@@ -49,6 +52,9 @@ def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
         "wheels gone": (bundle / "wheels" / "", 10),
         "requirements": (required, 8),
         "sums gone": (sums, 10),
+        "installer": (bundle / "install.py", 8),
+        "installer gone": (bundle / "install.py", 10),
+        "check": (bundle / "check_modules.py", 8),
     }[kind]
     if code == 8:
         place.write_bytes(place.read_bytes() + b"\n")
@@ -61,6 +67,24 @@ def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
     assert (process.returncode, err.count("\n")) == (code, 1), err
     assert err.startswith(f"install.sh: {place}") and "unpack the bundle again" in err
     assert not list(tmp_path.glob("venv*"))
+
+
+def test_an_installer_that_is_cut_anywhere_installs_nothing(installable, tmp_path):
+    """Also where it is whole Python up to there."""
+    text = installable.with_name("install.py").read_bytes()
+    for size in (0, text.index(b"import contextlib"), text.rindex(b"\n\nif __name__")):
+        installable.with_name("install.py").write_bytes(text[:size])
+        for script in ("install.sh", "run.sh"):
+            process = start(installable.with_name(script), tmp_path / "venv")
+            err = process.communicate()[1]
+            assert (process.returncode, err.count("\n")) == (8, 1), err
+            assert "install.py: is damaged: its SHA-256 is another; unpack the bundle again" in err
+
+
+def test_arguments_that_are_no_command_are_refused(installable, tmp_path):
+    done = run(installable, "--help", PYC_VENV=str(tmp_path / "venv"))
+    assert (done.returncode, done.stdout) == (2, "") and "got --help, expected no arguments" in done.stderr
+    assert not (tmp_path / "venv").exists()
 
 
 # What venv prints whatever stops the program that it starts last: here a limit of the size of files.

@@ -53,6 +53,21 @@ def test_a_signal_to_a_script_alone_ends_all_that_it_started(number, script, ins
         time.sleep(0.02)
 
 
+def test_a_signal_while_the_former_environment_goes_leaves_none_of_it(installable, tmp_path):
+    """It takes a while: the signal comes when it has lost its name, and waits until it is gone."""
+    venv = tmp_path / "venv"
+    assert start(installable, venv).wait() == 0
+    for number in range(3000):
+        (venv / str(number)).mkdir()
+    process = start(installable, venv)
+    while not list(tmp_path.glob("venv.pyc-old.*")) and process.poll() is None:
+        pass
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate()[1] == ""
+    assert process.returncode in (0, 143) and not list(tmp_path.glob("venv.*"))
+    assert (venv / ".pyc-bundle").exists() and not (venv / "0").exists()
+
+
 def environments():
     """The processes that can be seen, and their variables."""
     for place in Path("/proc").glob("[0-9]*/environ"):
