@@ -59,7 +59,8 @@ def meant_by_option(error: click.ClickException, typed: Sequence[str]) -> click.
     """
     if isinstance(error, click.BadParameter) and error.param is not None and error.ctx is not None:
         # Of `-ngl 99` click takes `gl` as what is given to -n.
-        word = next((each for each in typed if each in _WORDS and each[:2] in error.param.opts), None)
+        named = (each.rstrip("0123456789") for each in typed)
+        word = next((each for each in named if each in _WORDS and each[:2] in error.param.opts), None)
         if word is not None:
             error = click.NoSuchOption(word, ctx=error.ctx)
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
 
 from pyc.runtime.host.signal_handlers import unless_signalled
@@ -27,7 +28,10 @@ def files_read() -> Iterator[None]:
     """Note, in the context, which files are read, on whatever thread; this machine's policy and the file that standard
     input is from the start."""
     global _noted
-    before, _noted = _noted, {"/dev/stdin": "standard input"}
+    before, _noted = _noted, {}
+    with contextlib.suppress(OSError):  # there is none
+        if stat.S_ISREG(os.fstat(0).st_mode):
+            note_file("/dev/stdin", "standard input")
     if policy := os.environ.get(POLICY_VARIABLE):
         note_file(policy, "this machine's policy")
     try:

@@ -48,6 +48,7 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("run model.pyca --n-predict 8", "Did you mean '--max-tokens'?"),
         ("run model.pyca --repeat-penalty 1.1", "Did you mean '--repetition-penalty'?"),
         ("run m.pyca -ngl 99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
+        ("run m.pyca -ngl99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run m.pyca --gpu-layers 9", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("init checkpoint --quantization int8", "Did you mean '--scheme'?"),
         ("build m.yaml --scheme int8", "How weights are stored is set so: --set quantize.scheme=int4-g32."),
@@ -59,5 +60,5 @@ def test_options_of_other_tools_lead_to_ours(words, sentence, capsys) -> None:
     assert main(words.split()) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     option = next(word for word in words.split() if word.startswith("-"))
-    named = option if option.startswith(("--", "-ngl")) else option[:2]
+    named = option.rstrip("9") if option.startswith(("--", "-ngl")) else option[:2]
     assert line == f"Error: No such option {named!r}.{f' {sentence}' if sentence else ''}"

@@ -14,6 +14,8 @@ head's keys: tiles of 256 tokens lie there."""
 _ATTRIBUTES_BYTES = 256
 """More than pthread_attr_t has anywhere."""
 
+_MAIN = threading.main_thread().ident
+"""Of the process that began: where another thread forks, the child's first one still has that thread's stack."""
 _checked = threading.local()
 """Each thread is asked once."""
 
@@ -32,7 +34,7 @@ def require_stack(size_bytes: int) -> None:
 
 
 def _is_main() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+    return threading.get_ident() == _MAIN
 
 
 def _stack_bytes() -> int:

@@ -19,7 +19,7 @@ def path(request, artifacts):
 
 
 ASK = """
-import re, sys, threading
+import os, re, sys, threading
 from pathlib import Path
 from pyc.runtime.errors import RunError
 from pyc.runtime.model import load
@@ -31,9 +31,9 @@ def ask():
         print("ran")
     except RunError as error:
         print(error)
-def ask_with(size):
+def ask_with(size, target=ask):
     threading.stack_size(size)
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=target)
     thread.start()
     thread.join()
 def stacks():
@@ -64,6 +64,23 @@ def test_a_thread_with_a_small_stack_is_refused(path):
     assert others == ["ran", "ran"], "a thread whose stack is large enough, and the main one"
     assert small.startswith("this thread has a stack of 131072 bytes, and kernels of this model take up to ")
     assert "threading.stack_size(" in small
+
+
+def test_a_child_that_such_a_thread_forks_is_refused_too(path):
+    """Its only thread is the main one there, and has the stack of the one that forked."""
+    program = """
+def fork_and_ask():
+    child = os.fork()
+    if not child:
+        ask()
+        sys.stdout.flush()
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+ask_with(128 << 10, fork_and_ask)
+"""
+    said, status = answers(path, program)
+    assert said.startswith("this thread has a stack of 131072 bytes, and kernels of this model take up to ")
+    assert status == "0"
 
 
 def test_a_main_thread_with_a_small_stack_is_refused(path):
