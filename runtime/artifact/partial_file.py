@@ -254,7 +254,10 @@ def _require_space(descriptor: int, part: Path, size_bytes: int, reused: int) ->
     free_bytes = space.f_bavail * space.f_frsize
     has_bytes = max(os.fstat(descriptor).st_blocks * 512, reused)
     if size_bytes + MARGIN_BYTES > free_bytes + has_bytes:
-        raise ArtifactError(f"{part}: {size_bytes - reused} bytes are to be written, the disk has {free_bytes} left")
+        raise ArtifactError(
+            f"{part}: {size_bytes - reused} bytes are to be written, and {MARGIN_BYTES} stay free, the disk has "
+            f"{free_bytes} left"
+        )
 
 
 def _clear_gaps(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> None:

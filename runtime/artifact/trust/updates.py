@@ -98,6 +98,11 @@ def parse_update(text: str, where: str) -> Update:
     """Read an announcement and check its signature, by whatever key. Raises ArtifactError, beginning with `where`."""
     lines = text.split("\n")
     if lines[0] != FIRST_LINE or len(lines) < 3 or lines[-1] or not lines[-2].startswith("signature "):
+        if text.removeprefix("\ufeff").startswith(FIRST_LINE) and (text[0] == "\ufeff" or "\r" in text):
+            raise ArtifactError(
+                f"{where}: a trust update that an editor or a transfer of text has altered: its lines end with CR, or"
+                " it begins with a mark of its encoding; get it again, byte for byte"
+            )
         raise ArtifactError(f"{where}: not a trust update: expected {FIRST_LINE!r} first and a signature last")
     record = _record(lines[-2], where)
     body = "".join(f"{line}\n" for line in lines[:-2]).encode()

@@ -290,6 +290,14 @@ def test_a_last_day_of_the_store_holds_for_a_key_that_a_policy_holds(home: Path,
     assert why_not(new.public, home) == f"expired on {TODAY - timedelta(1)}"
 
 
+@pytest.mark.parametrize("altered", ["\ufeff{}", "crlf"])
+def test_an_announcement_that_an_editor_has_saved_is_told_as_such(altered: str, old: SigningKey) -> None:
+    text = write_update(Update(expire=((old.public.fingerprint, LATER),)), old)
+    text = text.replace("\n", "\r\n") if altered == "crlf" else altered.format(text)
+    with pytest.raises(ArtifactError, match=r"^u: a trust update that an editor .* get it again, byte for byte$"):
+        parse_update(text, "u")
+
+
 def test_every_altered_byte_is_found(old: SigningKey, new: SigningKey) -> None:
     text = write_update(Update(trust=(new.public,), revoke=(("0" * 16, "leaked"),)), old)
     for position in range(len(text)):
