@@ -81,6 +81,8 @@ def _sentence(name: str, command: click.Command) -> str | None:
         return f"Did you mean {' or '.join(map(repr, named))}?"
     if name in ("--scheme", *OPTIONS_ELSEWHERE["--scheme"]) and "--set" in options:
         return "How weights are stored is set so: --set quantize.scheme=int4-g32."
+    if name in ("-v", "--verbose"):
+        return "It goes before the command: pyc -v COMMAND ..."
     if name in _MODEL and argument is not None:
         return f"{(argument.metavar or argument.human_readable_name).strip('[].')} is named without an option."
     if name in _GPU and "--backend" in options:

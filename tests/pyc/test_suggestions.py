@@ -47,6 +47,7 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("eval model.pyca -f text.txt", "Did you mean '--text'?"),
         ("run model.pyca --n-predict 8", "Did you mean '--max-tokens'?"),
         ("run model.pyca --repeat-penalty 1.1", "Did you mean '--repetition-penalty'?"),
+        ("verify m.pyca -v", "It goes before the command: pyc -v COMMAND ..."),
         ("run m.pyca -ngl 99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run m.pyca -ngl99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run m.pyca --gpu-layers 9", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),

@@ -124,8 +124,17 @@ def decide(
                     logger.warning("%s; signatures that are there suffice, further ones were not read", error)
         decision = Decision(policy, fitting, tuple(signers), refusal)
         if refusal is None and len(decision.good) < rule.threshold:
-            return replace(decision, refusal=_refusal(artifact, policy, rule, signers, home))
+            decision = replace(decision, refusal=_refusal(artifact, policy, rule, signers, home))
+        _log(where, decision)
         return decision
+
+
+def _log(where: str, decision: Decision) -> None:
+    """For `pyc -v` and services: how it was decided."""
+    may = "may run" if decision.refusal is None else "may not run"
+    keys = (f"key {each.key.fingerprint} {each.refusal or 'counts'}" for each in decision.signers)
+    origin = decision.policy.origin or "the key store"
+    logger.info("%s: %s by %s: %s", where, may, origin, ", ".join(keys) or "no signature was looked at")
 
 
 def require_not_revoked(artifact: Signed, home: Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """executor.py over a real program: rows, buckets, blocks, sequences, threads, and what is refused."""
 
 import itertools
+import logging
 import os
 import platform
 import resource
@@ -18,6 +19,7 @@ from tiny_checkpoints import tiny_checkpoint
 
 from pyc.runtime.artifact.format import Program, Tool
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cpu import executor as cpu_executor
 from pyc.runtime.executors.cpu import features as cpu
@@ -51,6 +53,28 @@ def path(request, artifacts):
 def model(path):
     with load(path, threads=1) as opened:
         yield opened
+
+
+def test_the_log_tells_what_was_loaded(path, caplog):
+    with caplog.at_level(logging.INFO, logger="pyc"), load(path, threads=1, context=64) as opened:
+        digest, key = opened_digest(path), signer(path)
+        isa = opened.executor.isa
+    said = [record.getMessage() for record in caplog.records]
+    assert said[-3:] == [
+        f"{path}: {path.stat().st_size} bytes, {digest}",
+        f"{path}: may run by the key store: key {key} counts",
+        f"{path}: qwen2 for {isa}, 1 thread, context 64",
+    ]
+
+
+def opened_digest(path):
+    with open_artifact(path) as artifact:
+        return f"header:{artifact.prelude.header_sha256.hex()}"
+
+
+def signer(path):
+    with open_artifact(path) as artifact:
+        return PublicKey(artifact.signature.public_key).fingerprint
 
 
 @pytest.mark.slow
