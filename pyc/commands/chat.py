@@ -125,7 +125,7 @@ class Chat:
         reserved = min(self._options["max_tokens"] or context, context // FREE_SHARE)
         prompt = self.conversation.fit(question, self.count_tokens, context=context, answer_tokens=reserved)
         if prompt.left_out:
-            turns = "the oldest turn" if prompt.left_out == 1 else f"the oldest {prompt.left_out} turns"
+            turns = "the oldest turn" if prompt.first == 1 else f"the oldest {prompt.first} turns"
             tell(f"(the context of {context} tokens is full: the model no longer sees {turns})")
         self.last = answer = Answer(prompt.tokens)
         spoken, was_interrupted = self._answer(prompt.messages, answer)
