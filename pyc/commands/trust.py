@@ -82,12 +82,12 @@ def add_key(key: str, expires: "date | None") -> None:
     Artifacts signed by it may then run code on this machine. A key that counts for nothing by this machine's policy is
     refused. A last day that the key has here stays, unless KEY or --expires says another.
     """
-    from contextlib import suppress
     from dataclasses import replace
 
-    from pyc.runtime.artifact.trust.counting_keys import why_without_effect, with_earliest_day
-    from pyc.runtime.artifact.trust.key_store import add_trusted, stored_key
-    from pyc.runtime.artifact.trust.keys import public_key_of
+    from pyc.runtime.artifact.trust.counting_keys import until_day_of_policy, why_without_effect, with_earliest_day
+    from pyc.runtime.artifact.trust.key_store import add_trusted
+    from pyc.runtime.artifact.trust.keys import PublicKey, public_key_of
+    from pyc.runtime.artifact.trust.last_days import last_day
     from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.errors import ArtifactError
 
@@ -95,24 +95,19 @@ def add_key(key: str, expires: "date | None") -> None:
     public = public_key_of(key)
     if expires is not None:
         public = replace(public, expires=expires)
-    known = None
-    with suppress(ArtifactError):  # a bad file is replaced
-        known = stored_key(public.raw)
-    is_kept = public.expires is None and known is not None and known.expires is not None
-    if is_kept and known is not None:
-        public = replace(public, expires=known.expires)
     if public.is_expired():
-        who = "it is trusted here" if is_kept else "its line says"
         raise ArtifactError(
-            f"key {public.fingerprint} expired on {public.expires}, as {who}; trust its successor, or set a "
+            f"key {public.fingerprint} expired on {public.expires}, as its line says; trust its successor, or set a "
             "day of your own with --expires"
         )
     policy = machine_policy()
     if why := why_without_effect(public, policy):
         raise ArtifactError(f"key {public.fingerprint} {why[0]}; {why[1]}; nothing was changed")
-    public = with_earliest_day(add_trusted(public), policy)
+    asked, public = public.expires, with_earliest_day(add_trusted(public), policy)
     until = f", until {public.expires}" if public.expires else ""
-    until += ", as before; --expires sets another day" if is_kept else ""
+    announced = until_day_of_policy(PublicKey(public.raw, "", last_day(public.fingerprint)), policy).expires
+    if asked is None and public.expires != announced:
+        until += ", as before; --expires sets another day"
     say(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 
 

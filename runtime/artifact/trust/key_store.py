@@ -32,7 +32,7 @@ from pyc.runtime.artifact.trust.keys import (
 )
 from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation
-from pyc.runtime.artifact.trust.store_lock import alone, changing_store
+from pyc.runtime.artifact.trust.store_lock import changing_store, making_keys
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
 from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
@@ -94,9 +94,10 @@ def _read_trusted(path: Path) -> PublicKey | None:
 
 
 def add_trusted(key: PublicKey, home: Path | None = None) -> PublicKey:
-    """Trust a key from now on, until it expires or a last day that was announced; return it with that day.
+    """Trust a key from now on, until it expires or a last day that was announced; return it with that day. One whose
+    line has no day keeps the one that it has here.
 
-    Raises ArtifactError for one that was revoked, or whose announced day is past.
+    Raises ArtifactError for one that was revoked, whose announced day is past, or that had expired.
     """
     require_readable(key)  # before anything is written
     with changing_store(home):
@@ -115,6 +116,16 @@ def _added(key: PublicKey, home: Path | None) -> PublicKey:
             f"key {key.fingerprint} expired on {day}, as was announced; trust its successor, or, to trust it all the "
             f"same, first remove {(home or home_directory()) / LAST_DAYS / key.fingerprint}"
         )
+    known = None
+    with contextlib.suppress(ArtifactError):  # a bad file is replaced
+        known = stored_key(key.raw, home)
+    if known is not None and key.expires is None:
+        key = replace(key, expires=known.expires)
+        if key.is_expired():
+            raise ArtifactError(
+                f"key {key.fingerprint} expired on {key.expires}, as it is trusted here; trust its successor, or set a "
+                "day of your own with --expires"
+            )
     key = key.until(day)
     write_trusted(key, home)
     return key
@@ -145,17 +156,21 @@ def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey | No
         raise ArtifactError(f"{fingerprint!r} is not a fingerprint: 16 hex digits; see `pyc trust list`")
     _require_folder(home)
     path = _trusted_path(fingerprint, home)
-    try:
-        key = read_public_key(path)
-    except ArtifactError:
-        key = None
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`") from None
-    except unless_signalled(OSError) as error:
-        raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
-    return key
+    absent = ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`")
+    if not os.path.lexists(path):
+        raise absent
+    with changing_store(home):
+        try:
+            key = read_public_key(path)
+        except ArtifactError:
+            key = None
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            raise absent from None
+        except unless_signalled(OSError) as error:
+            raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
+        return key
 
 
 def list_trusted(home: Path | None = None) -> tuple[PublicKey, ...]:
@@ -208,7 +223,7 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
     key = read_signing_key(path)
     public = path.with_suffix(".pub")
     if not public.exists():  # written last: creation was cut short, or is going on
-        with alone(path.parent, 0o700):
+        with making_keys(path.parent):
             is_there = path.exists()
             if is_there and not public.exists():
                 _announce(key.public, path, home)
@@ -233,7 +248,7 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
     """
     path = key_path(name, home)
     require_readable(PublicKey(bytes(PUBLIC_KEY_BYTES), name, expires))  # before anything is written
-    with alone(path.parent, 0o700):
+    with making_keys(path.parent):
         return _create(path, name, expires, home)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.runtime.artifact.trust.keys import read_small_text, today_utc
+from pyc.runtime.artifact.trust.store_lock import changing_store
 from pyc.runtime.artifact.trust.subjects import listed_subject, shown_subject
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
@@ -68,7 +69,8 @@ def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocati
     reason = clean_reason(reason)
     require_folder(home)
     try:
-        write_whole(path, f"{today_utc()} {reason}".rstrip() + "\n", 0o644, replace=False)
+        with changing_store(home):
+            write_whole(path, f"{today_utc()} {reason}".rstrip() + "\n", 0o644, replace=False)
     except unless_signalled(OSError) as error:
         raise ArtifactError(
             f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder for keys that can be"
@@ -83,7 +85,8 @@ def restore(subject: str, home: Path | None = None) -> Revocation:
         raise ArtifactError(f"{shown_subject(subject)} was not revoked here; see `pyc trust list`")
     found = _read(path)
     try:
-        path.unlink()
+        with changing_store(home):
+            path.unlink()
     except unless_signalled(OSError) as error:
         raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
     return found

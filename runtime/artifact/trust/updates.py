@@ -132,17 +132,16 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
     UntrustedArtifactError where its signer does not count here, ArtifactError where it is too old.
     """
     assert update.signer is not None and update.until is not None
-    signer = update.signer
+    with changing_store(home):
+        return _applied(update, update.signer, update.until, where, home)
+
+
+def _applied(update: Update, signer: PublicKey, until: date, where: str, home: Path | None) -> list[str]:
     policy = machine_policy(home)
     if why := _why_no_signer(signer, policy, home):
         raise UntrustedArtifactError(f"{where}: signed by key {signer.fingerprint}, which {why}; nothing was changed")
-    if update.until < today_utc():
-        raise ArtifactError(f"{where}: counted until {update.until}; get a newer update; nothing was changed")
-    with changing_store(home):
-        return _applied(update, policy, home)
-
-
-def _applied(update: Update, policy: Policy, home: Path | None) -> list[str]:
+    if until < today_utc():
+        raise ArtifactError(f"{where}: counted until {until}; get a newer update; nothing was changed")
     changes = _Changes(home)
     try:
         for subject, reason in update.revoke:

@@ -8,6 +8,7 @@ from datetime import date
 import pytest
 
 from pyc.runtime.artifact.trust.keys import PublicKey
+from pyc.runtime.artifact.trust.last_days import set_last_day
 
 KEY = PublicKey(bytes(range(32)), "Ada")
 
@@ -52,6 +53,15 @@ def test_a_line_without_a_day_leaves_the_day_that_is_there(pyc, key_home):
     assert (code, out) == (8, "") and "expired on 2020-01-01, as it is trusted here; trust its successor, or set" in err
     assert pyc("trust", "remove", KEY.fingerprint)[0] == 0
     assert pyc("trust", "add", KEY.text())[1] == f"trusted {KEY.fingerprint} Ada\n"
+
+
+def test_a_day_that_was_announced_is_no_day_that_an_option_moves(pyc, key_home):
+    set_last_day(KEY.fingerprint, date(2126, 1, 1), key_home)
+    for _ in range(2):
+        assert pyc("trust", "add", KEY.text())[1] == f"trusted {KEY.fingerprint} Ada, until 2126-01-01\n"
+    set_last_day(KEY.fingerprint, date(2020, 1, 1), key_home)
+    code, out, err = pyc("trust", "add", KEY.text())
+    assert (code, out) == (8, "") and "expired on 2020-01-01, as was announced; trust its successor, or, to" in err
 
 
 def test_bad_keys_and_fingerprints(pyc, tmp_path, key_home):

@@ -158,16 +158,16 @@ def test_one_that_another_process_is_making_is_not_finished_by_this_one(home: Pa
 def test_one_whose_maker_fails_meanwhile_does_not_sign(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no file any more: what it signed, nobody could sign again."""
     new_key(home, monkeypatch)
-    alone, removed = key_store.alone, []
+    making, removed = key_store.making_keys, []
 
     @contextlib.contextmanager
-    def waiting(folder: Path, mode: int) -> Iterator[None]:
-        with alone(folder, mode):
+    def waiting(folder: Path) -> Iterator[None]:
+        with making(folder):
             if not removed:
                 removed.append(key_path("default", home).unlink())
             yield
 
-    monkeypatch.setattr(key_store, "alone", waiting)
+    monkeypatch.setattr(key_store, "making_keys", waiting)
     with pytest.raises(ArtifactError, match="no such key"):
         signing_key(create=False, home=home)
     assert list_trusted(home) == ()
@@ -181,7 +181,7 @@ def new_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> PublicKey:
     """A private key whose maker has not announced it yet."""
     with monkeypatch.context() as patched:
         patched.setattr(key_store, "_announce", lambda *_: None)
-        patched.setattr(key_store, "alone", lambda *_: contextlib.nullcontext())
+        patched.setattr(key_store, "making_keys", lambda _: contextlib.nullcontext())
         create_key(home=home)
     return read_signing_key(key_path("default", home)).public
 
@@ -190,7 +190,7 @@ def test_one_whose_maker_does_not_go_on_is_finished(home: Path, monkeypatch: pyt
     monkeypatch.setattr(store_lock, "PATIENCE_S", 0.01)
     create_key(home=home)
     (home / "keys" / "default.pub").unlink()
-    with store_lock.alone(home / "keys", 0o700):
+    with store_lock.making_keys(home / "keys"):
         assert create_key(home=home)
 
 

@@ -23,7 +23,8 @@ from pyc.runtime.artifact.trust.key_store import (
 )
 from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key, today_utc
 from pyc.runtime.artifact.trust.last_days import last_day
-from pyc.runtime.artifact.trust.revocations import find_revocation, restore
+from pyc.runtime.artifact.trust.revocations import find_revocation, restore, revoke
+from pyc.runtime.artifact.trust.store_lock import LOCK, changing_store
 from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
 
@@ -159,6 +160,29 @@ def test_of_two_last_days_that_come_at_once_the_earlier_stands(
     assert known is not None and known.expires == sooner
 
 
+def test_who_is_revoked_while_an_announcement_waits_announces_nothing(
+    home: Path, old: SigningKey, new: SigningKey
+) -> None:
+    """It waits for another change of the store, and is judged by what that leaves."""
+    text, said = write_update(Update(trust=(new.public,)), old), []
+
+    def apply_it() -> None:
+        try:
+            apply(text, home)
+        except UntrustedArtifactError as error:
+            said.append(str(error))
+
+    waiting = threading.Thread(target=apply_it)
+    with changing_store(home):
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        revoke(old.public.fingerprint, "it leaked", home)
+    waiting.join()
+    assert len(said) == 1 and "was revoked on" in said[0]
+    assert stored_key(new.public.raw, home) is None
+
+
 def test_the_order_of_updates_does_not_matter(tmp_path: Path, old: SigningKey, new: SigningKey) -> None:
     """A last day that comes before its key counts when the key comes."""
     texts = [
@@ -225,11 +249,14 @@ def test_an_update_that_is_interrupted_anywhere_is_applied_whole_or_not_at_all(
             assert left <= 0
         finally:
             sys.settrace(former)
-        return left, {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+        return left, files(home)
+
+    def files(home: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
     add_trusted(old.public, tmp_path / "before")
-    (key,) = (path for path in (tmp_path / "before").rglob("*") if path.is_file())
-    before = {str(key.relative_to(tmp_path / "before")): key.read_bytes()}
+    before = files(tmp_path / "before")
+    assert len(before) == 2 and before[LOCK] == b""
     left, whole = applied(tmp_path / "whole", 1_000_000)
     lines = 1_000_000 - left
     found = [applied(tmp_path / str(number), number)[1] for number in range(1, lines + 1, 3)]
