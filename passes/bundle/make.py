@@ -35,7 +35,7 @@ Form = Literal["dir", "tar", "oci"]
 ARTIFACT = "model.pyca"
 _PROGRAMS = ("install.sh", "run.sh", "health.sh")
 INSTALLER = "install.py"
-_INSTALL = (INSTALLER, "check_modules.py")
+_INSTALL = (INSTALLER, "check_modules.py", "note_way.py")
 _TEXTS = ("pyc.service", "Containerfile", "README.md")
 _OF_ALL = frozenset(["asimd"])
 """Features that every CPU of an architecture has, of those that programs ask for."""

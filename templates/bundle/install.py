@@ -21,9 +21,7 @@ import mmap
 import os
 import re
 import secrets
-import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import time
@@ -33,8 +31,11 @@ from types import FrameType
 EX_UNAVAILABLE, EX_CANTCREAT, EX_IOERR = 69, 73, 74
 DAMAGED, INVALID, MISSING = 8, 9, 10
 """Exit codes, those of pyc."""
-MARKER, REQUIREMENTS = ".pyc-bundle", ".pyc-requirements"
-"""In an environment: the way to its interpreter, which run.sh and health.sh look at, and what it was made of."""
+MARKER, REQUIREMENTS, TEMPORARY = ".pyc-bundle", ".pyc-requirements", "tmp"
+"""In an environment: the way to its interpreter, which run.sh and health.sh look at, what it was made of, and a folder
+that pip has meanwhile."""
+LETTERS, COUNT = "bcdfghjkmnpqrstvwxz", 8
+"""At the end of names of folders that are not whole: no day, number or word, which a user's folder might end with."""
 _DAY_S = 86_400
 
 
@@ -52,7 +53,7 @@ class Signals:
 
     def begin(self) -> None:
         """Take the signals that whoever started this does not have ignored."""
-        every = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+        every = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
         self._numbers = [each for each in every if signal.getsignal(each) is not signal.SIG_IGN]
         for each in self._numbers:
             signal.signal(each, self._end)
@@ -61,9 +62,13 @@ class Signals:
         if self._held:
             self._asked = number
             return
-        for each in self._numbers:
-            signal.signal(each, signal.SIG_IGN)  # what was made goes first
+        self.ignore()  # what was made goes first
         raise Ended(number)
+
+    def ignore(self) -> None:
+        """From now on."""
+        for each in self._numbers:
+            signal.signal(each, signal.SIG_IGN)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -99,12 +104,12 @@ def main(arguments: list[str]) -> int:
                 os.execv(command[0], command)
             except OSError as error:
                 raise InstallError(f"{command[0]}: does not start: {error.strerror}", EX_UNAVAILABLE) from error
+        signals.ignore()
     except InstallError as error:
+        signals.ignore()
         message, code = error.args
         say(message)
         return int(code)
-    except Ended as ended:
-        return 128 + int(ended.args[0])
     return 0
 
 
@@ -126,13 +131,14 @@ def install(python: str, artifact: str, place: str, version: str) -> None:
     parent, name = os.path.dirname(place), os.path.basename(place)
     _sweep(parent or ".", name)
     was_there = _number(place)
-    token = secrets.token_hex(4)
+    token = "".join(secrets.choice(LETTERS) for _ in range(COUNT))
     made, former = f"{place}.pyc-new.{token}", f"{place}.pyc-old.{token}"
     try:
         try:
             with contextlib.suppress(FileExistsError):
                 os.makedirs(parent or ".")
             os.mkdir(made)
+            os.mkdir(os.path.join(made, TEMPORARY))
         except OSError as error:
             raise InstallError(
                 f"{place}: cannot be made: {error.strerror}; name a place that can be written with PYC_VENV=..., here"
@@ -141,7 +147,7 @@ def install(python: str, artifact: str, place: str, version: str) -> None:
             ) from error
         _require_exec(made, place)
         _fill(made, place, python, here, version)
-        _note_way(made, place, artifact, version)
+        _note_way(made, place, python, artifact, version)
         _put(made, place, former, was_there)
     finally:
         with signals.held():
@@ -169,7 +175,7 @@ def _number(place: str) -> int | None:
 
 def _sweep(parent: str, name: str) -> None:
     """Remove what installs left here that were killed, a day ago or before."""
-    pattern = re.compile(re.escape(name) + r"\.pyc-(new|old)\.[0-9a-f]+")
+    pattern = re.compile(rf"{re.escape(name)}\.pyc-(new|old)\.[{LETTERS}]{{{COUNT}}}")
     with contextlib.suppress(OSError):
         for entry in os.scandir(parent):
             if pattern.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < time.time() - _DAY_S:
@@ -193,7 +199,7 @@ def check_files(here: str) -> None:
 
     for line in read("SHA256SUMS").decode("utf-8", "replace").splitlines():
         digest, _, name = line.partition("  ")
-        used = name.startswith("wheels/") or name in ("requirements.txt", "check_modules.py")
+        used = name.startswith("wheels/") or name in ("requirements.txt", "check_modules.py", "note_way.py")
         if used and hashlib.sha256(read(name)).hexdigest() != digest:
             raise damaged(name, "is damaged: its SHA-256 is not that of SHA256SUMS", DAMAGED)
 
@@ -219,13 +225,14 @@ def _require_exec(made: str, place: str) -> None:
             os.close(file)
 
 
-def _run(*command: str) -> tuple[int, str]:
+def _run(made: str, *command: str) -> tuple[int, str]:
     """Run a program to its end; return its exit code and what it says. Who ends this ends it, with all that it began.
 
     What decides on other machines where packages come from and go, as modules of a cluster set it, is not for this one.
     """
     variables = {name: value for name, value in os.environ.items() if not re.match("PIP_|PYTHON.", name)}
     variables["PIP_CONFIG_FILE"] = os.devnull  # which has pip read none: neither the user's, nor those of the system
+    variables["TMPDIR"] = os.path.join(os.path.abspath(made), TEMPORARY)  # goes with `made`, whoever ends pip
     process = None
     try:
         with signals.held():  # a program that is not known yet would go on
@@ -256,13 +263,13 @@ def _last_line(text: str) -> str:
 def _fill(made: str, place: str, python: str, here: str, version: str) -> None:
     """Make an environment with the bundle's packages in which pyc starts. Raises InstallError."""
     # -I: no module of the working directory stands for one of Python's, and no variable of the user's matters.
-    if _run(python, "-I", "-c", "import ensurepip")[0]:  # asked first: whatever stops venv, its message names it
+    if _run(made, python, "-I", "-c", "import ensurepip")[0]:  # asked first: whatever stops venv, its message names it
         raise InstallError(
             f"{python} has no ensurepip, which an environment takes; install it (python{version}-venv), or name another"
             " Python with PYTHON=...",
             EX_UNAVAILABLE,
         )
-    code, said = _run(python, "-I", "-m", "venv", made)
+    code, said = _run(made, python, "-I", "-m", "venv", made)
     if code:
         problem = f"{place}: {python} -m venv: {_last_line(said)}; make room, or name another place with PYC_VENV=..."
         raise InstallError(problem, EX_IOERR)
@@ -277,7 +284,7 @@ def _fill(made: str, place: str, python: str, here: str, version: str) -> None:
     offline = ("--no-index", "--no-deps", "--require-hashes", "--only-binary", ":all:")
     source = ("--find-links", os.path.join(here, "wheels"), "-r", wanted)
     pip = ("-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    code, said = _run(own, *pip, *offline, *source)
+    code, said = _run(made, own, *pip, *offline, *source)
     if code:
         errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
         reason = errors[0] if errors else _last_line(said)
@@ -290,7 +297,7 @@ def _fill(made: str, place: str, python: str, here: str, version: str) -> None:
         )
     # As run.sh starts it: an environment in which pyc does not begin, or a native module of a package, is not whole.
     for start in (("-m", "pyc", "--version"), (os.path.join(here, "check_modules.py"), made)):
-        code, said = _run(own, "-I", *start)
+        code, said = _run(made, own, "-I", *start)
         if code:
             raise InstallError(
                 f"{place}: pyc does not start in it: {_last_line(said)}; name another Python {version} with PYTHON=...,"
@@ -299,55 +306,15 @@ def _fill(made: str, place: str, python: str, here: str, version: str) -> None:
             )
 
 
-def _way(path: str) -> list[str]:
-    """Every folder on the way to a file, through links, and the file."""
-    place, places, left = "/", [], os.path.abspath(path).split("/")[::-1]
-    while left:
-        part = left.pop()
-        if part == "..":
-            place = os.path.dirname(place)
-        elif part not in ("", "."):
-            following = os.path.join(place, part)
-            if os.path.islink(following):
-                target = os.readlink(following)
-                left += target.split("/")[::-1]
-                place = "/" if target.startswith("/") else place
-            else:
-                place = following
-                places.append(place)
-    return places
-
-
-def _refused(places: list[str], bit: int) -> str | None:
-    """The first place that others may not enter or, at the end, use."""
-    for place in places:
-        mode = os.stat(place).st_mode
-        if not mode & (1 if stat.S_ISDIR(mode) else bit):
-            return place
-    return None
-
-
-def _note_way(made: str, place: str, artifact: str, version: str) -> None:
-    """Write the way to the interpreter, where run.sh and health.sh find what their user may not enter.
-
-    Another user, as a service's, runs this only with an interpreter that all may reach: says so. Raises InstallError.
+def _note_way(made: str, place: str, python: str, artifact: str, version: str) -> None:
+    """Write the way to the interpreter, for run.sh and health.sh; warn where others cannot go it. Raises InstallError.
     """
-    try:
-        outside, inside = _way(os.path.join(made, "bin", "python")), os.path.realpath(made) + os.sep
-        while any(each.startswith(inside) for each in outside):
-            del outside[0]
-        with open(os.path.join(made, MARKER), "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.writelines(each + "\n" for each in outside)
-        if _refused(_way(artifact), 4) or _refused(_way(os.path.dirname(os.path.abspath(made))), 1):
-            return  # others are not meant to run it
-        if found := _refused(outside, 1) or _refused(_way(os.__file__), 4):
-            script = shlex.quote(os.path.join(os.path.dirname(artifact), "install.sh"))
-            say(
-                f"warning: {found}, where the interpreter is, is closed to other users, so none of them, as a"
-                f" service's, can run what is installed; for those: PYTHON=/usr/bin/python{version} sh {script}"
-            )
-    except OSError as error:
-        raise InstallError(f"{error.filename or place}: {error.strerror}", EX_IOERR) from error
+    script = os.path.join(os.path.dirname(artifact), "note_way.py")
+    code, said = _run(made, python, "-I", script, made, artifact, version)
+    if code:
+        raise InstallError(f"{place}: {_last_line(said)}", EX_IOERR)
+    if _last_line(said).startswith("warning: "):
+        say(_last_line(said))
 
 
 def _put(made: str, place: str, former: str, was_there: int | None) -> None:
@@ -357,6 +324,7 @@ def _put(made: str, place: str, former: str, was_there: int | None) -> None:
     meanwhile and is in use perhaps, stays.
     """
     try:
+        shutil.rmtree(os.path.join(made, TEMPORARY))
         for folder in (os.path.join(made, "bin"), made):
             for entry in os.scandir(folder):
                 if entry.is_file(follow_symlinks=False):
@@ -393,4 +361,7 @@ def _requirements(environment: str) -> bytes | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Ended as ended:
+        sys.exit(128 + int(ended.args[0]))

@@ -65,7 +65,7 @@ case "$1" in
         printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
         echo "command = python -m venv $3" >"$3/pyvenv.cfg"
     else
-        [ "$2" != pip ] || env >"${{VARIABLES:-/dev/null}}"
+        [ "$2" != pip ] || {{ env >"${{VARIABLES:-/dev/null}}"; echo unpacked >"$TMPDIR/pip-unpack-1"; }}
         sleep 0.2
         while [ -n "${{GATE:-}}" ] && [ ! -e "$GATE" ]; do sleep 0.02; done
     fi

@@ -38,7 +38,8 @@ def test_programs_of_an_environment_name_the_place_where_it_is(installable, tmp_
     assert (venv / "pyvenv.cfg").read_text() == f"command = python -m venv {venv}\n"
 
 
-KINDS = ("damaged", "wheel gone", "wheels gone", "requirements", "sums gone", "installer", "installer gone", "check")
+KINDS = ["damaged", "wheel gone", "wheels gone", "requirements", "sums gone"]
+KINDS += ["installer", "installer gone", "check", "way"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,6 +56,7 @@ def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
         "installer": (bundle / "install.py", 8),
         "installer gone": (bundle / "install.py", 10),
         "check": (bundle / "check_modules.py", 8),
+        "way": (bundle / "note_way.py", 8),
     }[kind]
     if code == 8:
         place.write_bytes(place.read_bytes() + b"\n")
@@ -79,6 +81,21 @@ def test_an_installer_that_is_cut_anywhere_installs_nothing(installable, tmp_pat
             err = process.communicate()[1]
             assert (process.returncode, err.count("\n")) == (8, 1), err
             assert "install.py: is damaged: its SHA-256 is another; unpack the bundle again" in err
+
+
+def test_what_a_loader_says_is_no_damage(installable, tmp_path):
+    """As where LD_PRELOAD names a library that is gone."""
+    process = start(installable, tmp_path / "venv", LD_PRELOAD="/nonexistent/library.so")
+    err = process.communicate()[1]
+    assert process.returncode == 0 and "damaged" not in err, err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_installer_that_cannot_be_read(installable, tmp_path):
+    installable.with_name("install.py").chmod(0)
+    process = start(installable, tmp_path / "venv")
+    assert "install.py: cannot be read: Permission denied; unpack the bundle again" in process.communicate()[1]
+    assert process.returncode == 74
 
 
 def test_arguments_that_are_no_command_are_refused(installable, tmp_path):
@@ -339,15 +356,18 @@ def test_an_install_deletes_nothing_that_it_did_not_make(name, installable, tmp_
 
 def test_an_install_removes_what_killed_ones_left_and_takes_a_slash(installable, tmp_path):
     day_s = 86_400
-    for name, age_s in {"venv.pyc-new.1": 2 * day_s, "venv.pyc-old.2": 2 * day_s, "venv.pyc-new.3": 60}.items():
+    left = {"venv.pyc-new.bcdfghjk": 2 * day_s, "venv.pyc-old.kjhgfdcb": 2 * day_s, "venv.pyc-new.zzzzzzzz": 60}
+    for name, age_s in left.items():
         (tmp_path / name / "bin").mkdir(parents=True)
         os.utime(tmp_path / name, (time.time() - age_s,) * 2)
-    (tmp_path / "venv.new.mine").mkdir()
-    os.utime(tmp_path / "venv.new.mine", (0, 0))
+    mine = {"venv.new.mine", "venv.pyc-old.20261128", "venv.pyc-old.deadbeef", "venv.pyc-new.1"}
+    for name in mine:
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
     process = start(installable, f"{tmp_path}/venv/")
     assert (process.communicate()[1], process.returncode) == ("", 0)
     assert (tmp_path / "venv" / ".pyc-bundle").exists() and not list((tmp_path / "venv").glob(".pyc-new*"))
-    assert {path.name for path in tmp_path.glob("venv.*")} == {"venv.pyc-new.3", "venv.new.mine"}
+    assert {path.name for path in tmp_path.glob("venv.*")} == {"venv.pyc-new.zzzzzzzz", *mine}
 
 
 def test_an_environment_with_a_native_module_that_does_not_load_is_not_whole(installable, tmp_path):

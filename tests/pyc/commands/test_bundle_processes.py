@@ -25,9 +25,12 @@ def test_installs_at_once_leave_one_environment(installable, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_install_that_is_ended_leaves_no_half_environment(number, installable, tmp_path):
-    process = start(installable, tmp_path / "venv")
-    time.sleep(0.2)
+    reached = tmp_path / "reached"
+    process = start(installable, tmp_path / "venv", GATE=str(tmp_path / "gate"), VARIABLES=str(reached))
+    while not reached.exists():
+        time.sleep(0.02)
     os.killpg(process.pid, number)
+    (tmp_path / "gate").touch()  # a pip that is left, as SIGKILL does
     assert process.wait() != 0
     process.stderr.close()
     assert not (tmp_path / "venv").exists()
@@ -35,18 +38,22 @@ def test_an_install_that_is_ended_leaves_no_half_environment(number, installable
 
 
 @pytest.mark.parametrize("script", ["install.sh", "run.sh"])
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
 def test_a_signal_to_a_script_alone_ends_all_that_it_started(number, script, installable, tmp_path):
     """As `kill` and supervisors send it. The pip here waits for a file that never comes."""
-    gate, reached = tmp_path / "gate", tmp_path / "reached"
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("whoever started this has it ignored, as nohup does, and so has the script")
+    gate, reached, temporary = tmp_path / "gate", tmp_path / "reached", tmp_path / "temporary"
+    temporary.mkdir()
     script = installable.with_name(script)
-    process = start(script, tmp_path / "venv", GATE=str(gate), VARIABLES=str(reached))
+    process = start(script, tmp_path / "venv", GATE=str(gate), VARIABLES=str(reached), TMPDIR=str(temporary))
     while not reached.exists():
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(number)
-    assert (process.communicate()[1], process.returncode) == ("", 128 + number)
-    assert not list(tmp_path.glob("venv*"))
+    assert (process.communicate(timeout=60)[1], process.returncode) == ("", 128 + number)
+    assert not list(tmp_path.glob("venv*")) and not list(temporary.iterdir())
+    assert os.getpid() in dict(environments())
     deadline = time.monotonic() + 60
     while left := [pid for pid, variables in environments() if f"GATE={gate}".encode() in variables]:
         assert time.monotonic() < deadline, left
@@ -61,7 +68,7 @@ def test_a_signal_while_the_former_environment_goes_leaves_none_of_it(installabl
         (venv / str(number)).mkdir()
     process = start(installable, venv)
     while not list(tmp_path.glob("venv.pyc-old.*")) and process.poll() is None:
-        pass
+        time.sleep(0.001)
     process.send_signal(signal.SIGTERM)
     assert process.communicate()[1] == ""
     assert process.returncode in (0, 143) and not list(tmp_path.glob("venv.*"))
