@@ -14,16 +14,14 @@ head's keys: tiles of 256 tokens lie there."""
 _ATTRIBUTES_BYTES = 256
 """More than pthread_attr_t has anywhere."""
 
-_MAIN = threading.main_thread().ident
-"""Of the process that began: where another thread forks, the child's first one still has that thread's stack."""
 _checked = threading.local()
 """Each thread is asked once."""
 
 
 def require_stack(size_bytes: int) -> None:
     """Raise RunError on a thread with less of a stack, which would end the process by SIGSEGV."""
-    known = getattr(_checked, "size_bytes", None)
-    if known is None:
+    known = getattr(_checked, "size_bytes", 0)
+    if known < size_bytes:
         known = _checked.size_bytes = _stack_bytes()
     if known >= size_bytes:
         return
@@ -34,16 +32,19 @@ def require_stack(size_bytes: int) -> None:
 
 
 def _is_main() -> bool:
-    return threading.get_ident() == _MAIN
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def _stack_bytes() -> int:
-    """The size of this thread's stack; where there is no limit, and where nobody tells, more than any needs."""
+    """The size of this thread's stack; where there is no limit, and where nobody tells, more than any needs.
+
+    The GNU library tells of the main thread as far as it may grow, and of one that forked still in the child, where it
+    is the main one. Others tell of the main one what it has now.
+    """
     unknown = 1 << 62
-    if _is_main():  # it grows up to the limit
-        limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
-        return unknown if limit == resource.RLIM_INFINITY else limit
     libc = ctypes.CDLL(None)
+    if _is_main() and not hasattr(libc, "gnu_get_libc_version"):
+        return _limit(unknown)
     try:
         ask, of = libc.pthread_getattr_np, libc.pthread_attr_getstacksize
         libc.pthread_self.restype = ctypes.c_ulong
@@ -51,8 +52,13 @@ def _stack_bytes() -> int:
     except AttributeError:
         return unknown
     attributes, size = ctypes.create_string_buffer(_ATTRIBUTES_BYTES), ctypes.c_size_t()
-    if ask(ctypes.c_ulong(libc.pthread_self()), attributes):
-        return unknown
+    if ask(ctypes.c_ulong(libc.pthread_self()), attributes):  # of the main one it reads /proc
+        return _limit(unknown) if _is_main() else unknown
     failed = of(attributes, ctypes.byref(size))
     free(attributes)
     return unknown if failed else size.value
+
+
+def _limit(unknown: int) -> int:
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return unknown if limit == resource.RLIM_INFINITY else limit
