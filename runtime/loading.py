@@ -15,7 +15,6 @@ from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.policy import REQUIRED, asked_policy
-from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, ExecutorOptions, RandomWeights
 from pyc.runtime.generation.kv_blocks import blocks_for
@@ -69,8 +68,6 @@ def load_executor(path: str | os.PathLike[str] | Artifact, options: LoadOptions)
     if threads is not None:
         threads = arguments.integer(threads, "threads", "an integer from 1 to 65536, or None", 1, 1 << 16)
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=options.mode) as artifact:
-        digest = artifact_digest(artifact.prelude.header_sha256)
-        logger.info("%s: %d bytes, %s", artifact.path, artifact.size_bytes, digest)
         require_trusted(artifact, asked_policy(options.trust))
         header = artifact.header
         reads_weights = options.random_weights is None
@@ -94,7 +91,7 @@ def load_executor(path: str | os.PathLike[str] | Artifact, options: LoadOptions)
         providers = arguments.providers(options.providers)
         executor = entry.create(artifact, ExecutorOptions(isa, threads, kv_blocks, providers, options.random_weights))
     program = next((program for program in header.programs if program.isa == executor.isa), None)
-    loaded = f"{artifact.path}: {info.architecture} for {executor.isa}"
+    loaded = f"{artifact.path}: {artifact.size_bytes} bytes, {info.architecture} for {executor.isa}"
     logger.info("%s, %s, context %d", loaded, counted(executor.threads, "thread"), context)
     return Loaded(info, header.generation, executor, tokenizer, templates, program, kv_blocks, context, before)
 

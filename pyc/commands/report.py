@@ -66,7 +66,7 @@ def command(
         raise click.UsageError("--force and --eval are for --html")
     check_text(str(artifact), "ARTIFACT")
     check_text(source, "SOURCE")
-    if kind_of(source) == ARTIFACT and kind_of(artifact) != ARTIFACT:
+    if kind_of(source) == ARTIFACT and artifact.exists() and kind_of(artifact) != ARTIFACT:
         raise click.UsageError(f"the artifact comes first: pyc report {printable(source)} {printable(str(artifact))}")
     quality = None if evaluation is None else _evaluation(evaluation)
     recipe = read_source(source)

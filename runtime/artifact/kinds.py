@@ -3,7 +3,7 @@
     if advice := instead_of_artifact(path):
         raise ArtifactError(f"{path}: {advice}")
 
-Called when reading has failed already: nothing here opens a file that is not regular, reads more than its start, or
+Called when reading has failed, or before: nothing here opens a file that is not regular, reads more than its start, or
 raises.
 """
 

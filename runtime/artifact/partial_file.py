@@ -255,8 +255,8 @@ def _require_space(descriptor: int, part: Path, size_bytes: int, reused: int) ->
     has_bytes = max(os.fstat(descriptor).st_blocks * 512, reused)
     if size_bytes + MARGIN_BYTES > free_bytes + has_bytes:
         raise ArtifactError(
-            f"{part}: {size_bytes - reused} bytes are to be written, the disk has {free_bytes} left, of which "
-            f"{MARGIN_BYTES} stay free"
+            f"{part}: {size_bytes - reused} bytes are to be written, the disk has {free_bytes} left, and "
+            f"{MARGIN_BYTES} are kept free"
         )
 
 

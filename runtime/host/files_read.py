@@ -25,13 +25,9 @@ _noted: dict[str, str] | None = None
 
 @contextlib.contextmanager
 def files_read() -> Iterator[None]:
-    """Note, in the context, which files are read, on whatever thread; this machine's policy and the file that standard
-    input is from the start."""
+    """Note, in the context, which files are read, on whatever thread; this machine's policy from the start."""
     global _noted
     before, _noted = _noted, {}
-    with contextlib.suppress(OSError):  # there is none
-        if stat.S_ISREG(os.fstat(0).st_mode):
-            note_file("/dev/stdin", "standard input")
     if policy := os.environ.get(POLICY_VARIABLE):
         note_file(policy, "this machine's policy")
     try:
@@ -50,10 +46,19 @@ def note_file(path: str | os.PathLike[str], role: str) -> None:
 
 
 def role_of(found: os.stat_result, sources: Iterable[tuple[str, str]] = ()) -> str | None:
-    """What a file that is there is read as: one of `sources`, which are (path, what it is), or of those noted. By
-    whatever name, link or hard link it is reached; None for another."""
+    """What a file that is there is read as: one of `sources`, which are (path, what it is), one of those noted, or, in
+    a command, standard input. By whatever name, link or hard link it is reached; None for another."""
     every = (*sources, *(_noted or {}).items())
-    return next((role for path, role in every if _is_same(found, path)), None)
+    role = next((role for path, role in every if _is_same(found, path)), None)
+    return role or ("standard input" if _noted is not None and _is_standard_input(found) else None)
+
+
+def _is_standard_input(found: os.stat_result) -> bool:
+    """Whether a file is what standard input has been led from; a device, as where there is none, may be anything's."""
+    try:
+        return stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.fstat(0))
+    except unless_signalled(OSError):  # it is closed
+        return False
 
 
 def _is_same(found: os.stat_result, path: str) -> bool:

@@ -1,10 +1,13 @@
 """Where a user's keys and measurements live, and how a file is put there and read."""
 
+from __future__ import annotations
+
 import errno
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.signal_handlers import unless_signalled
@@ -70,7 +73,8 @@ def nearest_existing(path: Path) -> tuple[Path, str]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; raises OSError for what is no regular file, which could block or have no end."""
+    """Open a file for reading; raises OSError for what is no regular file, which could block or have no end, and reads
+    raise it for what is one by its mode alone, as /proc/kmsg."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -78,7 +82,23 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
-    return open(descriptor, "rb")
+    return io.BufferedReader(_NeverWaiting(descriptor))
+
+
+class _NeverWaiting(io.FileIO):
+    """A file without anything to read now raises BlockingIOError, where Python's reads give None."""
+
+    def readinto(self, buffer: Any, /) -> int:
+        read: int | None = super().readinto(buffer)
+        return read if read is not None else self._nothing()
+
+    def readall(self) -> bytes:
+        read: bytes | None = super().readall()
+        return read if read is not None else self._nothing()
+
+    @staticmethod
+    def _nothing() -> NoReturn:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def make_folder(path: Path, mode: int) -> None:

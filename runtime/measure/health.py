@@ -94,7 +94,7 @@ def check_keys() -> Iterator[Finding]:
         trusted = list_trusted() if policy.keys is None else policy.keys
         refusals = {key.fingerprint: why_no_signature(key.raw, policy) for key in trusted}
     except unless_signalled(ArtifactError, OSError) as error:
-        remedy = "mend what it names: until then not every key counts that is trusted here, or none"
+        remedy = "mend what it names: until then some of the trusted keys, or all, count for nothing"
         yield Finding("trusted keys", "fail", str(error), remedy)
     else:
         texts = [f"{key}{f' ({refusal})' if refusal else ''}" for key, refusal in refusals.items()]

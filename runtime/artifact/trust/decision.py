@@ -15,6 +15,7 @@ from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signature_file, read_signatures
+from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.errors import ArtifactError, TrustError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.host.home import NO_HOME, find_home_directory
 from pyc.runtime.sources.places import Place
@@ -125,16 +126,17 @@ def decide(
         decision = Decision(policy, fitting, tuple(signers), refusal)
         if refusal is None and len(decision.good) < rule.threshold:
             decision = replace(decision, refusal=_refusal(artifact, policy, rule, signers, home))
-        _log(where, decision)
+        _log(artifact, decision)
         return decision
 
 
-def _log(where: str, decision: Decision) -> None:
+def _log(artifact: Signed, decision: Decision) -> None:
     """For `pyc -v` and services: how it was decided."""
     may = "may run" if decision.refusal is None else "may not run"
     keys = (f"key {each.key.fingerprint} {each.refusal or 'counts'}" for each in decision.signers)
     origin = decision.policy.origin or "the key store"
-    logger.info("%s: %s by %s: %s", where, may, origin, ", ".join(keys) or "no signature was looked at")
+    judged = f"{artifact.path}, {artifact_digest(artifact.prelude.header_sha256)}: {may} by {origin}"
+    logger.info("%s: %s", judged, ", ".join(keys) or "no signature was looked at")
 
 
 def require_not_revoked(artifact: Signed, home: Path | None = None) -> None:

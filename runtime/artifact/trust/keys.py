@@ -8,7 +8,6 @@ is the first 16 hex digits of the SHA-256 of the 32 bytes. A private key is PKCS
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import os
 import re
@@ -273,8 +272,6 @@ def read_text_and_mode(path: Path, limit: int, *, is_given: bool = False) -> tup
             with open_regular(path) as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 data = file.read(limit + 1)
-                if data is None:  # as of /proc/kmsg, a regular file by its mode
-                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         if len(data) > limit:
             raise ArtifactError(f"{path}: more than {limit} bytes, which no such file has")
         return data.decode(), mode

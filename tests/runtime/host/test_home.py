@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.home import home_directory, make_folder, nearest_existing, user_home, write_whole
+from pyc.runtime.host.home import home_directory, make_folder, nearest_existing, open_regular, user_home, write_whole
 from pyc.runtime.host.temporary_files import temporary_path
 
 
@@ -117,3 +117,21 @@ def test_a_stack_of_calls_that_is_full_is_no_missing_home(monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "home", full)
     with pytest.raises(RecursionError):
         user_home()
+
+
+def test_a_file_that_has_nothing_to_read_now_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As /proc/kmsg, which the tests of a user cannot open: here an empty pipe in the place of a file."""
+    (tmp_path / "file").write_text("text")
+    with open_regular(tmp_path / "file") as file:
+        assert (file.read(2), file.read()) == (b"te", b"xt")
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with open_regular(tmp_path / "file") as file:
+        os.dup2(reading, file.fileno())
+        for read in (lambda: file.read(4), file.read):
+            with pytest.raises(BlockingIOError):
+                read()
+        os.write(writing, b"more")
+        assert file.read(4) == b"more"
+    os.close(reading)
+    os.close(writing)
