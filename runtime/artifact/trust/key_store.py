@@ -2,6 +2,7 @@
 
     <home>/keys/<name>.pem            private key, PKCS8 PEM, mode 0600
     <home>/keys/<name>.pub            its public key
+    <home>/keys/<name>.making         while it is made: its last day, if it has one
     <home>/trusted/<fingerprint>.pub  a trusted public key, with the day on which it expires
     <home>/last-days/                 of keys, as announcements set them (last_days.py)
     <home>/revoked/                   keys and artifacts that count no more (revocations.py)
@@ -24,9 +25,11 @@ from pyc.runtime.artifact.trust.keys import (
     PublicKey,
     SigningKey,
     new_key_text,
+    parse_date,
     parse_signing_key,
     read_public_key,
     read_signing_key,
+    read_small_text,
     require_readable,
     today_utc,
 )
@@ -38,6 +41,7 @@ from pyc.runtime.host.home import find_home_directory, home_directory, write_who
 from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
+MAKING = ".making"
 _key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _fingerprint = re.compile(r"[0-9a-f]{16}")
 
@@ -88,9 +92,13 @@ def _read_trusted(path: Path) -> PublicKey | None:
         require_private(path, "trust keys")
         return read_public_key(path)
     except ArtifactError:
-        if os.path.lexists(path):
-            raise
-        return None
+        try:
+            path.lstat()
+        except FileNotFoundError:
+            return None
+        except unless_signalled(OSError):
+            pass
+        raise
 
 
 def add_trusted(key: PublicKey, home: Path | None = None) -> PublicKey:
@@ -222,11 +230,11 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
         create_key(name, home=home)
     key = read_signing_key(path)
     public = path.with_suffix(".pub")
-    if not public.exists():  # written last: creation was cut short, or is going on
+    if not public.exists():  # written last: creation was cut short or is going on; or it was removed
         with making_keys(path.parent):
             is_there = path.exists()
             if is_there and not public.exists():
-                _announce(key.public, path, home)
+                _finish(key.public, path, home)
         if not is_there:  # its maker failed and removed it
             return signing_key(name, create=create, home=home)
     known = read_public_key(public)
@@ -253,26 +261,44 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
 
 
 def _create(path: Path, name: str, expires: date | None, home: Path | None) -> bool:
+    public, making = path.with_suffix(".pub"), path.with_suffix(MAKING)
+    if path.exists():
+        if public.exists():
+            return False
+        _finish(read_signing_key(path).public, path, home, expires)
+        return True
+    if public.exists():
+        raise ArtifactError(f"{public}: is there without its private key, {path.name}; move it, or name another key")
     text = new_key_text()
-    is_new = _write_new(path, text, 0o600, replace=False)
-    if not is_new and path.with_suffix(".pub").exists():
-        return False
-    key = parse_signing_key(text, str(path), name) if is_new else read_signing_key(path)
+    key = parse_signing_key(text, str(path), name)
     try:
-        _announce(replace(key.public, expires=expires), path, home)
+        _write_new(making, f"{expires or ''}\n", 0o600, replace=True)
+        if not _write_new(path, text, 0o600, replace=False):  # a file system without locks
+            return False
+        _finish(key.public, path, home)
     except BaseException:
-        if is_new:
-            for made in (path, _trusted_path(key.public.fingerprint, home)):
-                with contextlib.suppress(OSError):
-                    made.unlink(missing_ok=True)
+        for made in (path, _trusted_path(key.public.fingerprint, home), making):
+            with contextlib.suppress(OSError):
+                made.unlink(missing_ok=True)
         raise
     return True
 
 
-def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
-    """Trust the public half of the private key at `path` and write it beside it."""
-    add_trusted(public, home)
-    _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
+def _finish(key: PublicKey, path: Path, home: Path | None, expires: date | None = None) -> None:
+    """Write the public half of the private key at `path` beside it. One whose making was cut short is trusted until the
+    day that its maker wanted; another one whose public half was removed stays as this machine knows it, trusted or
+    not."""
+    making = path.with_suffix(MAKING)
+    if making.exists():
+        wanted = read_small_text(making).strip()
+        key = replace(key, expires=expires or (parse_date(wanted, str(making)) if wanted else None))
+        add_trusted(key, home)
+    else:
+        with contextlib.suppress(ArtifactError):
+            key = with_last_day(replace(key, expires=expires), home)
+    _write_new(path.with_suffix(".pub"), key.text() + "\n", 0o644, replace=True)
+    with contextlib.suppress(OSError):
+        making.unlink(missing_ok=True)
 
 
 def _require_folder(home: Path | None) -> Path:

@@ -42,7 +42,8 @@ def set_last_day(fingerprint: str, day: date | None, home: Path | None = None) -
         else:
             write_whole(path, f"{day}\n", 0o644, replace=True)
     except unless_signalled(OSError) as error:
-        raise ArtifactError(f"{path}: cannot be written: {error.strerror}; mend the folder's mode") from error
+        remedy = "make room, or mend the folder's mode"
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror}; {remedy}") from error
 
 
 def _path(fingerprint: str, home: Path | None) -> Path:

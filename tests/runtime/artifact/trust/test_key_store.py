@@ -124,20 +124,22 @@ def test_creation_cut_short_is_completed(home: Path) -> None:
     key = signing_key(home=home).public
     remove_trusted(key.fingerprint, home)
     (home / "keys" / "default.pub").unlink()
+    (home / "keys" / "default.making").write_text("\n")
     assert signing_key(home=home).public == key
     assert is_trusted(key.raw, home)
+    assert sorted(path.name for path in (home / "keys").iterdir()) == ["default.pem", "default.pub"]
 
 
 def test_one_that_another_process_is_making_is_not_finished_by_this_one(home: Path, monkeypatch: Any) -> None:
     """It is made once, and with the last day that its maker gave it."""
-    announce, begun, going_on, made = key_store._announce, threading.Event(), threading.Event(), []
+    finish, begun, going_on, made = key_store._finish, threading.Event(), threading.Event(), []
 
     def slowly(public: PublicKey, path: Path, home: Path | None) -> None:
         begun.set()
         going_on.wait(60)
-        announce(public, path, home)
+        finish(public, path, home)
 
-    monkeypatch.setattr(key_store, "_announce", slowly)
+    monkeypatch.setattr(key_store, "_finish", slowly)
     first = threading.Thread(target=lambda: made.append(create_key(expires=date(2099, 1, 1), home=home)))
     first.start()
     assert begun.wait(60) and key_path("default", home).exists()
@@ -180,7 +182,7 @@ def test_one_whose_maker_fails_meanwhile_does_not_sign(home: Path, monkeypatch: 
 def new_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> PublicKey:
     """A private key whose maker has not announced it yet."""
     with monkeypatch.context() as patched:
-        patched.setattr(key_store, "_announce", lambda *_: None)
+        patched.setattr(key_store, "_finish", lambda *_: None)
         patched.setattr(key_store, "making_keys", lambda _: contextlib.nullcontext())
         create_key(home=home)
     return read_signing_key(key_path("default", home)).public
@@ -480,3 +482,50 @@ def test_a_store_that_this_user_may_not_read_is_told(closed: str, home: Path, mo
     for ask in (lambda: find_trusted(key.raw, home), lambda: check_store(home), lambda: list_trusted(home)):
         with pytest.raises(ArtifactError, match=says):
             ask()
+
+
+LATER = date(2126, 1, 1)
+
+
+def test_a_public_half_that_is_removed_comes_back_as_the_key_is_known_here(home: Path) -> None:
+    """With its last day, and trusted only where it is."""
+    create_key("rel", expires=LATER, home=home)
+    public = key_path("rel", home).with_suffix(".pub")
+    public.unlink()
+    assert signing_key("rel", home=home).public.expires == LATER
+    assert read_public_key(public).expires == LATER
+    (known,) = list_trusted(home)
+    assert known.expires == LATER
+    remove_trusted(known.fingerprint, home)
+    public.unlink()
+    assert signing_key("rel", create=False, home=home).public.raw == known.raw
+    assert list_trusted(home) == ()
+
+
+def test_a_key_whose_maker_was_killed_has_the_day_that_it_was_to_have(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        os._exit(9)
+
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(key_store, "_finish", killed)
+        create_key("rel", expires=LATER, home=home)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not key_path("rel", home).with_suffix(".pub").exists()
+    assert signing_key("rel", home=home).public.expires == LATER
+    assert [key.expires for key in list_trusted(home)] == [LATER]
+    assert sorted(path.name for path in (home / "keys").iterdir()) == ["rel.pem", "rel.pub"]
+
+
+def test_a_public_half_without_its_private_key_is_not_replaced(home: Path) -> None:
+    create_key("rel", home=home)
+    path = key_path("rel", home)
+    path.rename(home / "moved.pem")
+    before = path.with_suffix(".pub").read_text()
+    for make in (lambda: create_key("rel", home=home), lambda: signing_key("rel", home=home)):
+        with pytest.raises(ArtifactError, match=r"rel\.pub: is there without its private key, rel\.pem; move it"):
+            make()
+    assert path.with_suffix(".pub").read_text() == before and not path.exists()
