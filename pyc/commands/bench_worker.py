@@ -213,7 +213,9 @@ def _import_for(backend: str) -> None:
     for name in ("tokenizers", "pyc.runtime.text.tokenizer", f"pyc.runtime.executors.{engine}.executor"):
         importlib.import_module(name)
     if engine == "onnx":
-        importlib.import_module("onnxruntime")
+        from pyc.runtime.executors.onnx.engine import import_onnxruntime
+
+        import_onnxruntime()
 
 
 def main() -> None:

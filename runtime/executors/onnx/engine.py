@@ -40,24 +40,29 @@ def _not_installed() -> RunError:
     return RunError(f"backend onnx: the package onnxruntime is not installed; to install it, {install_line('onnx')}")
 
 
+def import_onnxruntime() -> Any:
+    """Return the package, which reports to nobody when it is imported so. Raises RunError where it cannot be had."""
+    os.environ.setdefault(NO_TELEMETRY, "1")
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise _not_installed() from error
+    except ImportError as error:
+        if interrupted := interruption(error):
+            raise interrupted from None
+        raise RunError(
+            f"backend onnx: the package onnxruntime cannot be loaded: {_first_line(error)}; {unloadable_remedy(error)}"
+        ) from error
+    return onnxruntime
+
+
 class Engine:
     """What is common to the sessions of an artifact."""
 
     def __init__(self, threads: int, providers: Sequence[Provider]) -> None:
         """Raises RunError when onnxruntime is not installed or cannot be loaded, or lacks one of `providers`."""
-        os.environ.setdefault(NO_TELEMETRY, "1")
-        try:
-            import onnxruntime
-        except ModuleNotFoundError as error:
-            raise _not_installed() from error
-        except ImportError as error:
-            if interrupted := interruption(error):
-                raise interrupted from None
-            raise RunError(
-                f"backend onnx: the package onnxruntime cannot be loaded: {_first_line(error)}; "
-                f"{unloadable_remedy(error)}"
-            ) from error
-        self._ort: Any = onnxruntime
+        onnxruntime = import_onnxruntime()
+        self._ort = onnxruntime
         self._threads = threads
         self._providers = list({name: (name, options) for name, options in providers or DEFAULT_PROVIDERS}.values())
         available = onnxruntime.get_available_providers()

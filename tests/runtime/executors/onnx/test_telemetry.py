@@ -1,11 +1,15 @@
 """runtime/executors/onnx/engine.py: ONNX Runtime reports nothing to its maker, and leaves no file of it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import pyc.commands
+import pyc.runtime
 
 pytest.importorskip("onnxruntime")
 
@@ -55,6 +59,27 @@ def left_by_a_run(graph: Path, seconds: float, **environment: str) -> list[str]:
 
 def test_no_temporary_file_is_left(graph: Path) -> None:
     assert left_by_a_run(graph, 0) == []
+
+
+def test_a_benchmark_leaves_none(tmp_path: Path) -> None:
+    """Its process imports what a load takes before the load."""
+    pytest.importorskip("onnxruntime")
+    known = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    code = "from pyc.commands.bench_worker import _import_for; _import_for('onnx')"
+    subprocess.run([sys.executable, "-c", code], env={**known, "TMPDIR": str(tmp_path)}, check=True, timeout=120)
+    assert os.listdir(tmp_path) == []
+
+
+def test_nothing_else_imports_it() -> None:
+    """Which would report: `import_onnxruntime` says first that nothing is to be."""
+    folders = [Path(each) for room in (pyc.runtime, pyc.commands) for each in room.__path__]
+    sources = [path for folder in folders for path in folder.rglob("*.py")]
+    found = [path for path in sources if IMPORTS.search(path.read_text("utf-8"))]
+    assert len(sources) > 100
+    assert [path.parts[-2:] for path in found] == [("onnx", "engine.py")]
+
+
+IMPORTS = re.compile(r"(?m)^\s*(import onnxruntime|from onnxruntime)|import_module\(\"onnxruntime")
 
 
 @pytest.mark.slow
