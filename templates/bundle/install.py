@@ -127,7 +127,7 @@ def install(python: str, artifact: str, place: str, version: str) -> None:
     if os.path.lexists(place) and _number(place) is None and (not os.path.isdir(place) or _names(place)):
         problem = "is there, and this script did not make it; remove it, or name another with PYC_VENV=..."
         raise InstallError(f"{place} {problem}", EX_CANTCREAT)
-    check_files(here)
+    check_files(here, os.path.basename(artifact))
     parent, name = os.path.dirname(place), os.path.basename(place)
     _sweep(parent or ".", name)
     was_there = _number(place)
@@ -182,8 +182,9 @@ def _sweep(parent: str, name: str) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def check_files(here: str) -> None:
-    """Raise InstallError where a byte of what pip gets has changed: what pip says of it names no remedy."""
+def check_files(here: str, artifact: str) -> None:
+    """Raise InstallError where a byte of what an install takes has changed, of which pip would name no remedy, and
+    where the artifact is missing."""
 
     def damaged(name: str, problem: str, code: int) -> InstallError:
         return InstallError(f"{os.path.join(here, name)}: {problem}; unpack the bundle again", code)
@@ -197,9 +198,14 @@ def check_files(here: str) -> None:
         except OSError as error:
             raise damaged(name, f"cannot be read: {error.strerror}", EX_IOERR) from error
 
-    for line in read("SHA256SUMS").decode("utf-8", "replace").splitlines():
-        digest, _, name = line.partition("  ")
-        used = name.startswith("wheels/") or name in ("requirements.txt", "check_modules.py", "note_way.py")
+    if not os.path.exists(os.path.join(here, artifact)):
+        raise damaged(artifact, "is missing", MISSING)
+    needed = {"requirements.txt", "check_modules.py", "note_way.py"}
+    lines = [line.partition("  ") for line in read("SHA256SUMS").decode("utf-8", "replace").splitlines()]
+    if not needed <= {name for _, _, name in lines}:
+        raise damaged("SHA256SUMS", "is damaged: it lacks files", DAMAGED)
+    for digest, _, name in lines:
+        used = name.startswith("wheels/") or name in needed
         if used and hashlib.sha256(read(name)).hexdigest() != digest:
             raise damaged(name, "is damaged: its SHA-256 is not that of SHA256SUMS", DAMAGED)
 

@@ -8,12 +8,15 @@ Arguments: the environment, the artifact, the Python that the wheels are for.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
 import sys
 
 MARKER = ".pyc-bundle"
+MOST_LINKS = 40
+"""As many as the system follows."""
 
 
 def note_way(made: str, artifact: str, version: str) -> str:
@@ -37,7 +40,7 @@ def note_way(made: str, artifact: str, version: str) -> str:
 
 def _way(path: str) -> list[str]:
     """Every folder on the way to a file, through links, and the file."""
-    place, places, left = "/", [], os.path.abspath(path).split("/")[::-1]
+    place, places, left, links = "/", [], os.path.abspath(path).split("/")[::-1], 0
     while left:
         part = left.pop()
         if part == "..":
@@ -45,6 +48,9 @@ def _way(path: str) -> list[str]:
         elif part not in ("", "."):
             following = os.path.join(place, part)
             if os.path.islink(following):
+                links += 1
+                if links > MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 target = os.readlink(following)
                 left += target.split("/")[::-1]
                 place = "/" if target.startswith("/") else place

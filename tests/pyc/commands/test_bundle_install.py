@@ -39,7 +39,7 @@ def test_programs_of_an_environment_name_the_place_where_it_is(installable, tmp_
 
 
 KINDS = ["damaged", "wheel gone", "wheels gone", "requirements", "sums gone"]
-KINDS += ["installer", "installer gone", "check", "way"]
+KINDS += ["installer", "installer gone", "check", "way", "sums cut", "artifact gone", "artifact loop"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,8 +57,16 @@ def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
         "installer gone": (bundle / "install.py", 10),
         "check": (bundle / "check_modules.py", 8),
         "way": (bundle / "note_way.py", 8),
+        "sums cut": (sums, 8),
+        "artifact gone": (bundle / "model.pyca", 10),
+        "artifact loop": (bundle / "model.pyca", 10),
     }[kind]
-    if code == 8:
+    if kind == "sums cut":
+        place.write_bytes(place.read_bytes()[:100])
+    elif kind == "artifact loop":
+        place.unlink()
+        place.symlink_to(place.name)
+    elif code == 8:
         place.write_bytes(place.read_bytes() + b"\n")
     elif place.is_dir():
         shutil.rmtree(place)
