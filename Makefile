@@ -124,6 +124,7 @@ clean:
 	rm -rf build dist .links
 
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("pyc takes Python 3.11 or later, and this is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
 $(COMPILER): | $(BIN)/python
