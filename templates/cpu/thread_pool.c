@@ -33,7 +33,7 @@
 #include "pyc_guard.h"
 
 #define PYC_MAX_THREADS 64 /* no more than tasks */
-#define PYC_STACK_BYTES (2 << 20) /* at least: kernels keep tiles on it, and `ulimit -s` and C libraries may give less */
+#define PYC_STACK_BYTES (2 << 20) /* at least: kernels keep tiles there, and `ulimit -s` may give less */
 #define PYC_LINE 128       /* bytes that threads do not share: a cache line and the one that is fetched with it */
 
 /* How often a thread looks for work, first at once and then giving way: together a few milliseconds. */
