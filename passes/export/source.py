@@ -122,10 +122,11 @@ def _measured_anew(recipe: Recipe) -> str:
 
 
 def is_artifact(source: str | os.PathLike[str]) -> bool:
-    """Whether a source is an artifact: a URL is, a file by how it begins."""
+    """Whether a source is an artifact: a URL is, a file by how it begins, or, of one that may not be read, its name."""
     if scheme_of(source):
         return True
-    return kind_of(source) == ARTIFACT
+    is_closed = os.fspath(source).endswith(".pyca") and os.path.exists(source) and not os.access(source, os.R_OK)
+    return is_closed or kind_of(source) == ARTIFACT
 
 
 def refuse_virtual_tokens(recipe: Recipe) -> None:

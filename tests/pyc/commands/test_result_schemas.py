@@ -38,11 +38,14 @@ def test_the_published_schemas_are_those_that_are_printed(name, pyc):
     jsonschema.Draft202012Validator.check_schema(json.loads(out))
 
 
-def test_one_schema_replaces_another_and_nothing_else(pyc, tmp_path):
+def test_a_schema_replaces_its_like_and_nothing_else(pyc, tmp_path):
     target = tmp_path / "verify.schema.json"
     for name in ("verify", "build", "recipe"):
-        assert pyc("schema", "--of", name, "-o", target) == (0, "", f"wrote {target}\n")
+        target.unlink(missing_ok=True)
+        for _ in range(2):
+            assert pyc("schema", "--of", name, "-o", target) == (0, "", f"wrote {target}\n")
     assert json.loads(target.read_text())["title"] == "pyc recipe (model.yaml)"
+    assert pyc("schema", "--of", "build", "-o", target)[0] == 3
     target.write_text("mine")
     assert pyc("schema", "--of", "build", "-o", target)[0] == 3
     assert pyc("schema", "--of", "nothing")[0] == 2
