@@ -174,7 +174,8 @@ says '8. a key expires, a byte changes'
 ok '' production trust add --expires 2099-01-01 ../qa.pub
 passed production-home
 fails 12 'expired' production run demo.pyca --prompt x
-ok '' production trust add ../qa.pub
+fails 8 'expired on 2020-01-01, as it is trusted here' production trust add ../qa.pub
+ok '' production trust add --expires 2099-01-01 ../qa.pub
 cp production/demo.pyca altered.pyca
 cp production/demo.pyca.sig altered.pyca.sig
 printf x | dd of=altered.pyca bs=1 seek=$(($(stat -c %s altered.pyca) - 20000)) conv=notrunc status=none
