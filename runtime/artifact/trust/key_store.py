@@ -5,6 +5,7 @@
     <home>/keys/<name>.making         while it is made: its last day, if it has one
     <home>/trusted/<fingerprint>.pub  a trusted public key, with the day on which it expires
     <home>/last-days/                 of keys, as announcements set them (last_days.py)
+    <home>/.lock                      locked by who changes trusted, last-days or revoked (store_lock.py)
     <home>/revoked/                   keys and artifacts that count no more (revocations.py)
 
 `home` is `home_directory()` of pyc.runtime.host.home. A key made here is trusted here from the start.
@@ -249,7 +250,7 @@ def key_path(name: str, home: Path | None = None) -> Path:
 
 
 def create_key(name: str = "default", *, expires: date | None = None, home: Path | None = None) -> bool:
-    """Make a key and trust it; False when `name` exists already, which stays as it is.
+    """Make a key and trust it; False when `name` exists already, which stays as it is, be its public half written anew.
 
     Raises ArtifactError, and leaves no key then. One whose making was cut short is finished; one that another process
     is making is waited for.
@@ -265,21 +266,23 @@ def _create(path: Path, name: str, expires: date | None, home: Path | None) -> b
     if path.exists():
         if public.exists():
             return False
+        was_cut_short = making.exists()
         _finish(read_signing_key(path).public, path, home, expires)
-        return True
+        return was_cut_short
     if public.exists():
         raise ArtifactError(f"{public}: is there without its private key, {path.name}; move it, or name another key")
     text = new_key_text()
     key = parse_signing_key(text, str(path), name)
     try:
         _write_new(making, f"{expires or ''}\n", 0o600, replace=True)
-        if not _write_new(path, text, 0o600, replace=False):  # a file system without locks
+        if not _write_new(path, text, 0o600, replace=False):  # another process's, which this one did not wait for
             return False
         _finish(key.public, path, home)
     except BaseException:
-        for made in (path, _trusted_path(key.public.fingerprint, home), making):
-            with contextlib.suppress(OSError):
-                made.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if not path.exists() or path.read_text() == text:
+                for made in (path, _trusted_path(key.public.fingerprint, home), making):
+                    made.unlink(missing_ok=True)
         raise
     return True
 
@@ -295,7 +298,7 @@ def _finish(key: PublicKey, path: Path, home: Path | None, expires: date | None 
         add_trusted(key, home)
     else:
         with contextlib.suppress(ArtifactError):
-            key = with_last_day(replace(key, expires=expires), home)
+            key = with_last_day(key, home)
     _write_new(path.with_suffix(".pub"), key.text() + "\n", 0o644, replace=True)
     with contextlib.suppress(OSError):
         making.unlink(missing_ok=True)

@@ -43,6 +43,7 @@ from pyc.runtime.artifact.trust.key_store import (
 from pyc.runtime.artifact.trust.keys import (
     MAX_KEY_FILE_BYTES,
     PublicKey,
+    new_key_text,
     parse_public_key,
     read_public_key,
     read_signing_key,
@@ -192,8 +193,33 @@ def test_one_whose_maker_does_not_go_on_is_finished(home: Path, monkeypatch: pyt
     monkeypatch.setattr(store_lock, "PATIENCE_S", 0.01)
     create_key(home=home)
     (home / "keys" / "default.pub").unlink()
+    (home / "keys" / "default.making").write_text("\n")
     with store_lock.making_keys(home / "keys"):
         assert create_key(home=home)
+
+
+def test_one_whose_public_half_was_removed_is_not_made_again(home: Path) -> None:
+    key = signing_key(home=home).public
+    (home / "keys" / "default.pub").unlink()
+    assert not create_key(expires=date(2099, 1, 1), home=home)
+    assert signing_key(home=home).public == key
+
+
+def test_a_key_that_another_process_makes_meanwhile_stays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file system has no locks, or the other took too long; also where this one is interrupted then."""
+    write, theirs = key_store._write_new, new_key_text()
+
+    def write_behind_the_other(path: Path, text: str, mode: int, *, replace: bool) -> bool:
+        if path.suffix != ".pem":
+            return write(path, text, mode, replace=replace)
+        write(path, theirs, mode, replace=False)
+        assert not write(path, text, mode, replace=replace)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(key_store, "_write_new", write_behind_the_other)
+    with pytest.raises(KeyboardInterrupt):
+        create_key(home=home)
+    assert key_path("default", home).read_text() == theirs
 
 
 def test_a_removed_key_stays_removed(home: Path) -> None:
