@@ -7,6 +7,7 @@ import pytest
 from built_models import artifacts
 from bundles import installable, make_local_artifact, wheels
 from running_models import decoder_artifact, encoder_artifact
+from stopped_clock import stopped_clock
 from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 
 from pyc import cli
@@ -31,6 +32,7 @@ __all__ = [
     "encoder_artifact",
     "installable",
     "make_local_artifact",
+    "stopped_clock",
     "tiny_adapter",
     "tiny_checkpoint",
     "tiny_copy",

@@ -4,10 +4,11 @@ import stat
 from datetime import timedelta
 
 import pytest
+from stopped_clock import TODAY
 
 from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
-from pyc.runtime.artifact.trust.keys import PublicKey, parse_public_key, today_utc
+from pyc.runtime.artifact.trust.keys import PublicKey, parse_public_key
 from pyc.runtime.artifact.trust.last_days import set_last_day
 
 
@@ -126,7 +127,7 @@ def test_the_public_half(pyc, key_home, tmp_path, monkeypatch):
 def test_the_public_half_tells_the_last_day_that_is_known_here(told, pyc, key_home, tmp_path):
     """Who takes its line would have the key for ever."""
     _, line, _ = pyc("keygen", "-o", tmp_path / "ci.pem")
-    key, day = parse_public_key(line), today_utc() + timedelta(30)
+    key, day = parse_public_key(line), TODAY + timedelta(30)
     if told == "announced":
         set_last_day(key.fingerprint, day)
     else:

@@ -6,9 +6,10 @@ import re
 
 import pytest
 from range_server import range_server
+from stopped_clock import TODAY
 
 from pyc.runtime.artifact.trust.key_store import add_trusted, signing_key
-from pyc.runtime.artifact.trust.keys import parse_public_key, today_utc
+from pyc.runtime.artifact.trust.keys import parse_public_key
 from pyc.runtime.artifact.trust.revocations import revoke
 
 __all__ = ["range_server"]
@@ -93,7 +94,7 @@ def test_what_a_revoked_key_and_another_signed_runs_and_the_revoked_one_is_named
     pyc("trust", "revoke", stolen, "--reason", "laptop stolen")
     if is_removed:
         pyc("trust", "remove", stolen)
-    why = f"was revoked on {today_utc()}: laptop stolen"
+    why = f"was revoked on {TODAY}: laptop stolen"
     code, out, err = pyc("verify", artifact)
     assert (code, out) == (12, "") and why in err and "have one sign this: pyc sign" in err and "trust add" not in err
     assert why in pyc("inspect", artifact)[1].replace("\n             ", " ")
@@ -118,7 +119,7 @@ def test_inspect_names_a_revoked_signature_beside_the_artifact(signed, pyc, make
     pyc("sign", artifact, "--name", "qa")
     pyc("trust", "revoke", other.fingerprint, "--reason", "it leaked")
     shown = " ".join(pyc("inspect", artifact)[1].split())
-    assert f"1 in {artifact.name}.sig, of which {other.fingerprint} was revoked on {today_utc()}: it leaked" in shown
+    assert f"1 in {artifact.name}.sig, of which {other.fingerprint} was revoked on {TODAY}: it leaked" in shown
 
 
 def test_a_key_that_the_policy_revokes_is_named_though_no_key_list_has_it(pyc, make_artifact, key_home):

@@ -6,22 +6,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from stopped_clock import TODAY
 
 from pyc.runtime.artifact.trust.key_store import add_trusted, list_trusted, why_not
-from pyc.runtime.artifact.trust.keys import (
-    PublicKey,
-    SigningKey,
-    new_key_text,
-    parse_public_key,
-    parse_signing_key,
-    today_utc,
-)
+from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_public_key, parse_signing_key
 from pyc.runtime.artifact.trust.last_days import set_last_day
 from pyc.runtime.artifact.trust.policy import read_policy
 from pyc.runtime.artifact.trust.revocations import revoke
 from pyc.runtime.artifact.trust.updates import Update, parse_update, write_update
 
-LATER = today_utc() + timedelta(30)
+LATER = TODAY + timedelta(30)
 
 
 @pytest.fixture
@@ -240,20 +234,20 @@ def test_the_last_day_in_the_policy_goes_with_a_key(pyc, policy, tmp_path):
     assert parse_update(update.read_text(), "").trust == (replace(key, expires=LATER),)
     assert pyc("keygen", "--public") == (0, f"{replace(key, expires=LATER).text()}\n", "")
     assert pyc("trust", "add", key.text())[1] == f"trusted {key.fingerprint} {key.comment}, until {LATER}\n"
-    write_keys(policy, replace(key, expires=today_utc() - timedelta(1)))
+    write_keys(policy, replace(key, expires=TODAY - timedelta(1)))
     code, _, err = pyc("keygen", "--public")
-    assert code == 8 and f"expired on {today_utc() - timedelta(1)}" in err
+    assert code == 8 and f"expired on {TODAY - timedelta(1)}" in err
 
 
 @pytest.mark.parametrize("place", ["line", "policy", "announced"])
 def test_a_key_that_expired_is_not_announced(place, pyc, policy, tmp_path, b):
     policy.write_text("[[rule]]\n")
     assert pyc("keygen")[0] == 0
-    past = replace(b, expires=today_utc() - timedelta(1))
+    past = replace(b, expires=TODAY - timedelta(1))
     if place == "policy":
         write_keys(policy, past)
     elif place == "announced":
-        set_last_day(b.fingerprint, today_utc() - timedelta(1))
+        set_last_day(b.fingerprint, TODAY - timedelta(1))
     given = past if place == "line" else b
     code, out, err = pyc("trust", "announce", "-o", tmp_path / "new.update", "--trust", given.text())
     assert (code, out) == (8, "") and not (tmp_path / "new.update").exists()
@@ -278,6 +272,6 @@ def test_what_is_applied_tells_the_last_day(pyc, tmp_path, key_home, a, b):
     update = tmp_path / "new.update"
     update.write_text(write_update(Update((replace(b, expires=LATER),)), a))
     assert pyc("trust", "apply", update) == (0, f"trusted {b.fingerprint} b, until {LATER}\n", "")
-    past = replace(b, expires=today_utc() - timedelta(1))
+    past = replace(b, expires=TODAY - timedelta(1))
     update.write_text(write_update(Update((past,)), a))
     assert pyc("trust", "apply", update) == (0, f"stored {b.fingerprint} b, which expired on {past.expires}\n", "")

@@ -9,12 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from stopped_clock import TODAY
 
 from pyc.runtime.artifact.format import Prelude
 from pyc.runtime.artifact.trust import decision
 from pyc.runtime.artifact.trust.decision import decide, require_trusted
 from pyc.runtime.artifact.trust.key_store import add_trusted, is_trusted, remove_trusted
-from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key
 from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import machine_policy, parse_policy, trust_of
 from pyc.runtime.artifact.trust.revocations import list_revoked, restore, revoke
@@ -24,7 +25,7 @@ from pyc.runtime.sources.places import Remote
 
 PRELUDE = Prelude(0, 10, bytes(range(32)))
 DIGEST = bytes(range(32)).hex()
-YESTERDAY, TODAY = today_utc() - timedelta(1), today_utc()
+YESTERDAY = TODAY - timedelta(1)
 
 
 def new_key(name: str) -> SigningKey:

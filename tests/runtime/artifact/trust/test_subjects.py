@@ -4,9 +4,10 @@ import logging
 from datetime import timedelta
 
 import pytest
+from stopped_clock import TODAY
 
 from pyc.runtime.artifact.trust.key_store import add_trusted
-from pyc.runtime.artifact.trust.keys import new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.keys import new_key_text, parse_signing_key
 from pyc.runtime.artifact.trust.policy import parse_policy
 from pyc.runtime.artifact.trust.revocations import find_revocation, list_revoked
 from pyc.runtime.artifact.trust.subjects import artifact_digest, named_subject, shown_subject
@@ -52,7 +53,7 @@ def test_announcements_are_as_earlier_versions_read_them(tmp_path) -> None:
 def test_a_last_day_is_of_a_key_alone() -> None:
     """Of an artifact it would be announced, applied, and heeded by nobody."""
     key = parse_signing_key(new_key_text(), "old", "old")
-    tomorrow = today_utc() + timedelta(1)
+    tomorrow = TODAY + timedelta(1)
     with pytest.raises(ArtifactError, match="expected a key's fingerprint: 16 hex digits"):
         write_update(Update(expire=((DIGEST, tomorrow),)), key)
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from stopped_clock import TODAY
 
 from pyc.runtime.artifact.trust import key_store, updates
 from pyc.runtime.artifact.trust.key_store import (
@@ -21,7 +22,7 @@ from pyc.runtime.artifact.trust.key_store import (
     stored_key,
     why_not,
 )
-from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey, new_key_text, parse_signing_key
 from pyc.runtime.artifact.trust.last_days import last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation, restore, revoke
 from pyc.runtime.artifact.trust.store_lock import LOCK, changing_store
@@ -30,7 +31,6 @@ from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
-TODAY = today_utc()
 LATER = TODAY + timedelta(30)
 
 
