@@ -1,6 +1,7 @@
 """Checkpoints, adapters and arrays as sources for the tests of passes/, and who does their jobs."""
 
 import pytest
+from compiled_objects import compiled_once, suite_cache
 from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 from weight_files import source
 
@@ -8,7 +9,7 @@ from pyc.passes.calibration import calibrate
 from pyc.passes.jobs import registry
 from pyc.passes.jobs.local import LocalJobs
 
-__all__ = ["source", "tiny_adapter", "tiny_checkpoint", "tiny_copy"]
+__all__ = ["compiled_once", "source", "suite_cache", "tiny_adapter", "tiny_checkpoint", "tiny_copy"]
 
 
 @pytest.fixture

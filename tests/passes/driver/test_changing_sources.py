@@ -15,6 +15,8 @@ from pyc.passes.driver.build import build
 from pyc.passes.driver.plan import plan
 from pyc.runtime.errors import IngestError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96}
 RECIPE = {"quantize": {"scheme": "int8"}}
 

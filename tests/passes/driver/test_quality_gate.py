@@ -23,6 +23,8 @@ from pyc.runtime.executors.cpu import features
 from pyc.runtime.executors.cuda.device import Gpu
 from pyc.runtime.measure.quality_report import QualityReport
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 TEXT = "the quick brown fox jumps over the lazy dog, and then it does it again.\n" * 8
 KEPT = {"text": "held.txt", "max_kl": 0.5, "max_ppl": 1e6, "min_same_top": 0.1, "context": 16, "tokens": 64}
 EXCEEDED = {**KEPT, "max_kl": 0, "max_ppl": 1}
