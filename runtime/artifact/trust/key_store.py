@@ -2,7 +2,6 @@
 
     <home>/keys/<name>.pem            private key, PKCS8 PEM, mode 0600
     <home>/keys/<name>.pub            its public key
-    <home>/keys/<name>.making         while it is made: its last day, if it has one
     <home>/trusted/<fingerprint>.pub  a trusted public key, with the day on which it expires
     <home>/last-days/                 of keys, as announcements set them (last_days.py)
     <home>/.lock                      locked by who changes trusted, last-days or revoked (store_lock.py)
@@ -26,11 +25,9 @@ from pyc.runtime.artifact.trust.keys import (
     PublicKey,
     SigningKey,
     new_key_text,
-    parse_date,
     parse_signing_key,
     read_public_key,
     read_signing_key,
-    read_small_text,
     require_readable,
     today_utc,
 )
@@ -42,7 +39,6 @@ from pyc.runtime.host.home import find_home_directory, home_directory, write_who
 from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
-MAKING = ".making"
 _key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _fingerprint = re.compile(r"[0-9a-f]{16}")
 
@@ -231,13 +227,17 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
         create_key(name, home=home)
     key = read_signing_key(path)
     public = path.with_suffix(".pub")
-    if not public.exists():  # written last: creation was cut short or is going on; or it was removed
+    if not public.exists():  # its maker goes on, was ended or failed, or it was removed
         with making_keys(path.parent):
             is_there = path.exists()
             if is_there and not public.exists():
-                _finish(key.public, path, home)
-        if not is_there:  # its maker failed and removed it
+                key = replace(key, public=_as_known(key.public, home))
+                with contextlib.suppress(ArtifactError):  # nothing is lost where one may not write
+                    _write_new(public, key.public.text() + "\n", 0o644, replace=True)
+        if not is_there:
             return signing_key(name, create=create, home=home)
+    if not public.exists():
+        return key
     known = read_public_key(public)
     return replace(key, public=known) if known.raw == key.public.raw else key
 
@@ -252,8 +252,8 @@ def key_path(name: str, home: Path | None = None) -> Path:
 def create_key(name: str = "default", *, expires: date | None = None, home: Path | None = None) -> bool:
     """Make a key and trust it; False when `name` exists already, which stays as it is, be its public half written anew.
 
-    Raises ArtifactError, and leaves no key then. One whose making was cut short is finished; one that another process
-    is making is waited for.
+    Raises ArtifactError, and leaves no key then, nor where it is interrupted before the key is whole. One that another
+    process is making is waited for.
     """
     path = key_path(name, home)
     require_readable(PublicKey(bytes(PUBLIC_KEY_BYTES), name, expires))  # before anything is written
@@ -262,46 +262,46 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
 
 
 def _create(path: Path, name: str, expires: date | None, home: Path | None) -> bool:
-    public, making = path.with_suffix(".pub"), path.with_suffix(MAKING)
+    """It is trusted first: where this is ended, a private key is never there without whom this machine trusts."""
+    public = path.with_suffix(".pub")
     if path.exists():
-        if public.exists():
-            return False
-        was_cut_short = making.exists()
-        _finish(read_signing_key(path).public, path, home, expires)
-        return was_cut_short
+        if not public.exists():
+            _write_new(public, _as_known(read_signing_key(path).public, home).text() + "\n", 0o644, replace=True)
+        return False
+    if os.path.lexists(path):
+        raise ArtifactError(f"{path}: a link to what is not there; remove it, or name another key")
     if public.exists():
         raise ArtifactError(f"{public}: is there without its private key, {path.name}; move it, or name another key")
-    text = new_key_text()
-    key = parse_signing_key(text, str(path), name)
+    text, is_made = new_key_text(), False
+    key = replace(parse_signing_key(text, str(path), name).public, expires=expires)
     try:
-        _write_new(making, f"{expires or ''}\n", 0o600, replace=True)
+        key = add_trusted(key, home)
         if not _write_new(path, text, 0o600, replace=False):  # another process's, which this one did not wait for
             return False
-        _finish(key.public, path, home)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            if not path.exists() or path.read_text() == text:
-                for made in (path, _trusted_path(key.public.fingerprint, home), making):
-                    made.unlink(missing_ok=True)
-        raise
+        is_made = _write_new(public, key.text() + "\n", 0o644, replace=True)
+    finally:
+        if not is_made:
+            with contextlib.suppress(OSError):
+                _undo(path, text, _trusted_path(key.fingerprint, home))
     return True
 
 
-def _finish(key: PublicKey, path: Path, home: Path | None, expires: date | None = None) -> None:
-    """Write the public half of the private key at `path` beside it. One whose making was cut short is trusted until the
-    day that its maker wanted; another one whose public half was removed stays as this machine knows it, trusted or
-    not."""
-    making = path.with_suffix(MAKING)
-    if making.exists():
-        wanted = read_small_text(making).strip()
-        key = replace(key, expires=expires or (parse_date(wanted, str(making)) if wanted else None))
-        add_trusted(key, home)
-    else:
-        with contextlib.suppress(ArtifactError):
-            key = with_last_day(key, home)
-    _write_new(path.with_suffix(".pub"), key.text() + "\n", 0o644, replace=True)
-    with contextlib.suppress(OSError):
-        making.unlink(missing_ok=True)
+def _undo(path: Path, text: str, trusted: Path) -> None:
+    """Remove what was made of a key, unless it is whole. What another process made stays."""
+    is_ours = path.exists() and path.read_text() == text
+    if is_ours and path.with_suffix(".pub").exists():
+        return
+    if is_ours:
+        path.unlink()
+    trusted.unlink(missing_ok=True)
+
+
+def _as_known(key: PublicKey, home: Path | None) -> PublicKey:
+    """The key with the last day that this machine knows of, if it knows one."""
+    try:
+        return with_last_day(key, home)
+    except ArtifactError:
+        return key
 
 
 def _require_folder(home: Path | None) -> Path:
