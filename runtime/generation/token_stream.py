@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, overload
 
+from pyc.runtime.errors import RunError
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.host.handle import Handle
@@ -19,6 +21,7 @@ class _Submission:
     def __init__(self, scheduler: Scheduler, requests: Sequence[Request]) -> None:
         self.scheduler = scheduler
         self._requests: Sequence[Request] = requests
+        self._all = tuple(weakref.ref(request) for request in requests)  # whose stream is forgotten is cancelled
 
     def begin(self) -> Scheduler:
         """Submit them: again where Ctrl-C came before all were in the queue, or two threads ask at once."""
@@ -26,6 +29,14 @@ class _Submission:
             self.scheduler.submit(self._requests)
             self._requests = ()
         return self.scheduler
+
+    def interrupt(self) -> None:
+        """End those in the queue: what is asked next would wait for them, though nobody reads them any more. Whoever
+        does gets an error, and no text that looks whole."""
+        error = RunError("generate: an interruption ended this request and those given with it; ask again")
+        for request in (each() for each in self._all):
+            if request is not None and request.is_open and not self._requests:
+                request.fail(error)
 
 
 class TokenStream(Handle, Iterator[Token]):
@@ -55,8 +66,10 @@ class TokenStream(Handle, Iterator[Token]):
             raise StopIteration
         try:
             token = self._submission.begin().take(self._request)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, KeyboardInterrupt):
+                self._submission.interrupt()
             raise
         if token is None or self._is_closed:
             raise StopIteration
@@ -128,7 +141,10 @@ class TokenStream(Handle, Iterator[Token]):
 
 
 class Batch(Handle, Sequence[TokenStream]):
-    """The streams of several prompts, in their order. Their requests run together, whichever is read first."""
+    """The streams of several prompts, in their order. Their requests run together, whichever is read first.
+
+    `close`, and leaving a `with` block, cancel what is left; so does an interruption while one of them is read.
+    """
 
     _instead = TokenStream._instead
 

@@ -23,6 +23,7 @@ from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.generation.request import Token
 from pyc.runtime.generation.sampling import SamplingParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
+from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.settings import GenerateSettings
 from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.model import Model
@@ -574,6 +575,27 @@ def test_a_kept_interruption_does_not_leave_the_model_in_use(make: Make, file: s
     for moment in interrupted(lambda: list(model.generate([5, 6], max_tokens=2)), f"/generation/{file}.py"):
         assert ids_of(list(model.generate([5, 6], max_tokens=2))) == expected, moment
     assert moment > 10
+    assert len([model.session.acquire() for _ in range(model.info.max_sequences)]) == model.info.max_sequences
+
+
+def test_an_interruption_ends_the_whole_batch(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook still has it in a variable, and what is asked next would wait for it. Who goes on to read another of
+    its streams gets no text that looks whole."""
+    model = make()
+    streams = model.generate([[5, 6], [7], [8, 9]], max_tokens=9)
+    next(streams[1])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Scheduler, "_advance", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            streams[0].text()
+    assert list(streams[0]) == []
+    for stream in streams[1:]:
+        with pytest.raises(RunError, match="an interruption ended this request and those given with it; ask again"):
+            stream.text()
     assert len([model.session.acquire() for _ in range(model.info.max_sequences)]) == model.info.max_sequences
 
 
