@@ -1,5 +1,6 @@
 """Kernels that tests with empty caches of their own have compiled once a run."""
 
+import os
 from collections.abc import Mapping
 
 import pytest
@@ -8,18 +9,15 @@ from blake3 import blake3
 from pyc.backends.cpu.isa import Isa
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.files.cache import Cache
-from pyc.runtime.host.cache_folder import cache_directory
 
 compile_object = Toolchain.compile_object
 
 
 @pytest.fixture(scope="session")
-def suite_cache(own_home: None) -> Cache:
-    """The cache that all workers of this run share."""
-    folder = cache_directory()
-    assert folder is not None
-    folder.mkdir(parents=True, exist_ok=True)
-    return Cache(folder)
+def suite_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """A cache that all workers of this run share."""
+    base = tmp_path_factory.getbasetemp()
+    return Cache((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled")
 
 
 @pytest.fixture

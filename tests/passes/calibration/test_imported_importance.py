@@ -23,6 +23,8 @@ from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, QuantizeError, RecipeError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 DECODER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",

@@ -23,6 +23,8 @@ from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import RecipeError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 INT4 = SCHEMES["int4-g32"]
 LAST = "model.layers.1.mlp.down_proj"

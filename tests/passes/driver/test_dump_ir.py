@@ -17,6 +17,8 @@ from pyc.passes.driver.build import build
 from pyc.passes.driver.dump_ir import IrDump
 from pyc.runtime.errors import ArtifactError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 __all__ = ["tiny_checkpoint"]
 
 

@@ -14,6 +14,8 @@ from pyc.passes.driver.build import build
 from pyc.passes.driver.build_programs import build_programs
 from pyc.runtime.errors import LowerError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SHAPE = {"hidden_size": 64, "intermediate_size": 96}
 TIED = {**SHAPE, "tie_word_embeddings": True}
 ALL = {"r": 2, "target_modules": "all-linear"}

@@ -19,6 +19,8 @@ from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError, RecipeError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 
 

@@ -22,6 +22,8 @@ from pyc.passes.mixed_precision.scheme_problem import problem
 from pyc.passes.mixed_precision.stored_groups import stored_groups
 from pyc.runtime.artifact.reader import open_artifact
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 IS_LONG = os.environ.get("PYC_CASES") == "all"
 TYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 SMALL = {"shapes": {"tokens": [1], "logits": [1]}, "targets": [{"isa": ["x86-64"]}]}

@@ -19,6 +19,8 @@ from pyc.passes.mixed_precision import mix_schemes as mixing
 from pyc.passes.mixed_precision.scheme_problem import guessed_recipe, problem
 from pyc.runtime.artifact.reader import open_artifact
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
 SMALL = {"shapes": {"tokens": [1, 64], "logits": [1]}, "targets": [{"isa": ["x86-64"]}]}
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}

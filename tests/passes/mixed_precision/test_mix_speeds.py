@@ -19,6 +19,8 @@ from pyc.passes.mixed_precision.mix_schemes import _within
 from pyc.runtime.errors import IngestError, RecipeError
 from pyc.runtime.executors.cpu import features
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 def a_line(reads, fixed_s, byte_s, asked):
     def seconds(choice):

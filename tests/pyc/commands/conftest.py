@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from built_models import artifacts
 from bundles import installable, make_local_artifact, wheels
+from compiled_objects import compiled_once, suite_cache
 from running_models import decoder_artifact, encoder_artifact
 from stopped_clock import stopped_clock
 from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
@@ -28,11 +29,13 @@ from pyc.runtime.executors.protocol import STEP_CONVENTION
 
 __all__ = [
     "artifacts",
+    "compiled_once",
     "decoder_artifact",
     "encoder_artifact",
     "installable",
     "make_local_artifact",
     "stopped_clock",
+    "suite_cache",
     "tiny_adapter",
     "tiny_checkpoint",
     "tiny_copy",

@@ -28,6 +28,8 @@ from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.host import extras
 from pyc.runtime.model import load
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SHAPE = {"hidden_size": 64, "intermediate_size": 96}
 SCHEME = {"scheme": "int4-g32"}
 LEVELS = {"x86_64": ("x86-64", "x86-64-v3")}.get(platform.machine(), ("armv8-a", "armv8.2-a+dotprod"))

@@ -21,6 +21,8 @@ from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.keys import parse_public_key
 from pyc.runtime.errors import RecipeError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 SMALL = "shapes: {tokens: [1, 8], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
 
 
