@@ -89,6 +89,19 @@ def test_packages_of_others_do_not_stand_for_those_of_the_environment(pyc, decod
             assert (done.returncode, done.stderr) == (0, ""), (script, done.stderr)
 
 
+def test_a_machine_with_a_policy_of_its_own_believes_no_bundle(pyc, decoder_artifact, wheels, tmp_path):
+    """Its operator sets PYC_TRUST_POLICY; the sender's file says nothing then."""
+    bundle = tmp_path / "made"
+    assert pyc("bundle", decoder_artifact, "-o", bundle, "--wheels", wheels)[0] == 0
+    key = signing_key("another")
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'keys = ["{key.public.text()}"]\n')
+    for script, arguments in (("run.sh", ("-p", "a", "--max-tokens", "1")), ("health.sh", ())):
+        done = run(bundle / script, *arguments, PYC_TRUST_POLICY=str(policy))
+        assert done.returncode == 12 and str(policy) in done.stderr, (script, done.stderr)
+        assert run(bundle / script, *arguments, PYC_TRUST_POLICY="").returncode == 0
+
+
 def test_what_is_there_is_refused_before_wheels_are_fetched(pyc, make_local_artifact, tmp_path, monkeypatch):
     monkeypatch.setattr("pyc.passes.bundle.make.fetch_wheels", lambda *arguments: pytest.fail("fetched"))
     (tmp_path / "full").mkdir()
