@@ -4,15 +4,27 @@ from collections.abc import Collection, Sequence
 
 import click
 
+_NO_LIST = "pyc keeps no list of models: each is a file, which `pyc inspect` shows. `pyc cache` shows the build cache."
+_NO_SERVER = "pyc has no server; `pyc.load` in Python serves several requests together: docs/python.md."
+
 COMMANDS_ELSEWHERE = {
     "chat": "`pyc run MODEL.pyca --chat` chats.",
     "compile": "`pyc build` compiles.",
     "convert": "`pyc build` makes an artifact of a checkpoint, `pyc export` writes one for other tools.",
+    "create": "`pyc build` makes an artifact of a recipe, which `pyc init` writes.",
     "download": "`pyc build ORG/NAME --download` fetches a model and builds it, `pyc pull` fetches an artifact.",
     "generate": "`pyc run MODEL.pyca` generates text.",
     "help": "`pyc --help` and `pyc COMMAND --help` print help.",
+    "imatrix": "quantize.calibration of the recipe takes a text: docs/which-scheme.md.",
+    "list": _NO_LIST,
+    "ls": _NO_LIST,
+    "perplexity": "`pyc eval MODEL.pyca --text FILE` measures it.",
+    "ps": _NO_LIST,
     "quantize": "`pyc build` quantizes, by quantize.scheme of the recipe.",
-    "serve": "pyc has no server; `pyc.load` in Python serves several requests together: docs/python.md.",
+    "rm": _NO_LIST,
+    "serve": _NO_SERVER,
+    "server": _NO_SERVER,
+    "show": "`pyc inspect MODEL.pyca` shows what is in it.",
     "version": "`pyc --version` prints it.",
 }
 """What there is of commands that other tools have."""
@@ -32,6 +44,8 @@ OPTIONS_ELSEWHERE = {
 """Options of ours, and what other tools call them."""
 
 _WORDS = ("-cnv", "-ngl", "-sys")
+_WITHOUT = ("--grammar", "--grammar-file", "--json-schema", "-j")
+_ADAPTERS = ("--lora", "--lora-scaled", "--adapter")
 _MODEL, _GPU = ("-m", "--model"), ("-ngl", "--n-gpu-layers", "--gpu-layers", "--device")
 
 
@@ -74,6 +88,10 @@ def meant_by_option(error: click.ClickException, typed: Sequence[str]) -> click.
 
 def _sentence(name: str, command: click.Command) -> str | None:
     options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
+    if name in _ADAPTERS and name not in options:
+        return "Adapters are fused by a build: pyc init CHECKPOINT --adapter FOLDER; docs/adapters.md."
+    if name in _WITHOUT:
+        return "Nothing forces an answer to follow a grammar or a schema: check what you parse."
     argument = next((each for each in command.params if isinstance(each, click.Argument)), None)
     named = [option for option in options if option.startswith(name)]
     named = named or [option for option in options if name in OPTIONS_ELSEWHERE.get(option, ())]

@@ -44,7 +44,8 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
 
     require_one_answer(trust, allow_unsigned)
     if not isinstance(artifact, Remote):
-        raise click.UsageError(f"{artifact}: a file, expected a URL such as https://host/{_NAME}; copy a file with cp")
+        remedy = "copy a file with cp" if artifact.exists() else "a model of a hub: pyc build ORG/NAME --download"
+        raise click.UsageError(f"{artifact}: not a URL; expected one such as https://host/{_NAME}; {remedy}")
     require_fetchable(artifact, "- for standard input; copy a file with cp")
     target = OutputFile(output_path(_name_of(artifact) if output is None else output), (), MAGIC, force=force)
     policy = trust_of(trust) if trust is not None else None

@@ -7,6 +7,8 @@ import pytest
 from pyc.cli import COMMANDS, main
 from pyc.suggestions import COMMANDS_ELSEWHERE
 
+ADAPTED = "pyc init CHECKPOINT --adapter FOLDER"
+
 
 @pytest.mark.parametrize("word", [*COMMANDS_ELSEWHERE, "Chat"])
 def test_commands_of_other_tools_are_told_where_ours_are(word: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +53,8 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("run m.pyca -ngl 99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run m.pyca -ngl99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run m.pyca --gpu-layers 9", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
+        ("run m.pyca --lora x", f"Adapters are fused by a build: {ADAPTED}; docs/adapters.md."),
+        ("run m.pyca --grammar x", "Nothing forces an answer to follow a grammar or a schema: check what you parse."),
         ("init checkpoint --quantization int8", "Did you mean '--scheme'?"),
         ("build m.yaml --scheme int8", "How weights are stored is set so: --set quantize.scheme=int4-g32."),
         ("verify model.pyca --n-gpu-layers 99", None),

@@ -394,7 +394,8 @@ def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["pull", "m.pyca"], 2, "a file, expected a URL such as https://host/model.pyca; copy a file with cp"),
+        (["pull", __file__], 2, "not a URL; expected one such as https://host/model.pyca; copy a file with cp"),
+        (["pull", "llama3"], 2, "llama3: not a URL; expected one such as https://host/model.pyca; a model of a hub: "),
         (["pull", "file:///m.pyca"], 14, "nothing is fetched by file, expected one of http"),
         (["pull", "file:///m.pyca"], 14, "or - for standard input; copy a file with cp"),
         (["verify", "file:///m.pyca"], 14, ", or a path"),
