@@ -81,14 +81,17 @@ def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocati
 def restore(subject: str, home: Path | None = None) -> Revocation:
     """Undo a revocation, and return it. Raises ArtifactError where there is none."""
     path = _folder(home) / listed_subject(subject)
+    absent = ArtifactError(f"{shown_subject(subject)} was not revoked here; see `pyc trust list`")
     if not _is_there(path):
-        raise ArtifactError(f"{shown_subject(subject)} was not revoked here; see `pyc trust list`")
-    found = _read(path)
-    try:
-        with changing_store(home):
+        raise absent
+    with changing_store(home):
+        if not _is_there(path):  # another process was faster
+            raise absent
+        found = _read(path)
+        try:
             path.unlink()
-    except unless_signalled(OSError) as error:
-        raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
+        except unless_signalled(OSError) as error:
+            raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
     return found
 
 

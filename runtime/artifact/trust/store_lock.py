@@ -66,6 +66,8 @@ def _locked(opened: Callable[[], int]) -> Iterator[None]:
             time.sleep(0.01)
         yield
     finally:
+        with contextlib.suppress(OSError):  # closing alone leaves it to a child that was forked meanwhile
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

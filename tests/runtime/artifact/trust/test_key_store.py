@@ -1,10 +1,12 @@
 """runtime/artifact/trust: keys on disk, signatures, and who is trusted."""
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, parse_prelude
-from pyc.runtime.artifact.trust import key_store
+from pyc.runtime.artifact.trust import key_store, revocations
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.key_store import (
     add_trusted,
@@ -43,7 +45,7 @@ from pyc.runtime.artifact.trust.keys import (
     verify_signature,
 )
 from pyc.runtime.artifact.trust.last_days import set_last_day
-from pyc.runtime.artifact.trust.revocations import list_revoked, revoke
+from pyc.runtime.artifact.trust.revocations import list_revoked, restore, revoke
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.private_files import require_private
 
@@ -352,3 +354,18 @@ def test_a_store_that_this_user_may_not_read_is_told(closed: str, home: Path, mo
     for ask in (lambda: find_trusted(key.raw, home), lambda: check_store(home), lambda: list_trusted(home)):
         with pytest.raises(ArtifactError, match=says):
             ask()
+
+
+def test_of_two_that_undo_a_revocation_the_later_finds_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    revoke("0" * 16, home=home)
+    changing = revocations.changing_store
+
+    @contextlib.contextmanager
+    def behind_another(home: Path | None) -> Iterator[None]:
+        with changing(home):
+            (home or Path()).joinpath("revoked", "0" * 16).unlink()
+            yield
+
+    monkeypatch.setattr(revocations, "changing_store", behind_another)
+    with pytest.raises(ArtifactError, match=r"0{16} was not revoked here; see `pyc trust list`"):
+        restore("0" * 16, home)
