@@ -29,6 +29,7 @@ class _Flags(msgspec.Struct, frozen=True):
     do_lower_case: object = None
     strip_accents: object = None
     tokenize_chinese_chars: object = None
+    tokenizer_class: object = None
 
 
 class _BertNormalizer(msgspec.Struct, frozen=True, tag="BertNormalizer", tag_field="type"):
@@ -43,6 +44,9 @@ _BERT_FLAGS = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Of tokenizer_config.json, and what tokenizer.json calls them."""
+_SAYS, _LACKS = "says {}: {}", "has no {}, which is {} then"
+_BERT_DEFAULTS = {"do_lower_case": True, "tokenize_chinese_chars": True}
+"""What the class takes for a flag that is not there; accents go where letters become small ones."""
 
 
 class _BertDocument(msgspec.Struct, frozen=True):
@@ -136,23 +140,32 @@ def _warn_of_added(
 
 
 def _warn_of_normalizer(flags: _Flags, content: bytes, where: str, files: SourceFiles) -> None:
-    """Log a warning for each flag of a BERT's tokenizer_config.json that its tokenizer.json has otherwise, since
-    transformers follows the flag (tests/reference/test_tokenizers.py)."""
-    if b'"BertNormalizer"' not in content:
+    """Log a warning for each flag of a BERT's tokenizer_config.json that its tokenizer.json has otherwise, since the
+    class makes its normalizer anew from them (tests/reference/test_tokenizers.py). One that is absent has a default."""
+    named = flags.tokenizer_class
+    if b'"BertNormalizer"' not in content or (isinstance(named, str) and "BertTokenizer" not in named):
         return
     try:
         normalizer = msgspec.json.decode(content, type=_BertDocument).normalizer
     except msgspec.ValidationError:  # one of several, or of other fields
         return
+    wanted = {name: getattr(flags, name) for name in _BERT_FLAGS}
+    is_given = {name: isinstance(value, bool) for name, value in wanted.items()}
+    wanted = {name: value if is_given[name] else _BERT_DEFAULTS.get(name) for name, value in wanted.items()}
+    done = {name: getattr(normalizer, field) for name, field in _BERT_FLAGS.items()}
+    for each in (wanted, done):
+        each["strip_accents"] = each["do_lower_case"] if each["strip_accents"] is None else each["strip_accents"]
     for name, field in _BERT_FLAGS.items():
-        flag, done = getattr(flags, name), getattr(normalizer, field)
-        if isinstance(flag, bool) and isinstance(done, bool) and flag != done:
-            files.warn(
-                logger,
-                "%s: %s says %s: %s, and the normalizer of %s %s: %s, which is followed; transformers follows the "
-                "former; %s",
-                where, CONFIG, name, str(flag).lower(), TOKENIZER, field, str(done).lower(), _REMEDY,
-            )  # fmt: skip
+        if wanted[name] == done[name] or done[name] is None:
+            continue
+        if name == "strip_accents" and not is_given[name] and getattr(normalizer, field) is None:
+            continue  # said of do_lower_case
+        files.warn(
+            logger,
+            "%s: %s %s, and the normalizer of %s %s: %s, which is followed; transformers follows the former; %s",
+            where, CONFIG, (_SAYS if is_given[name] else _LACKS).format(name, str(wanted[name]).lower()),
+            TOKENIZER, field, str(done[name]).lower(), _REMEDY,
+        )  # fmt: skip
 
 
 def check_room(files: Mapping[str, bytes], tokens: int, where: str) -> None:

@@ -212,21 +212,70 @@ BERT_FLAGS = (
 )
 
 
+def normalized(path: Path, flags: dict[str, bool], **fields: bool | None) -> None:
+    """Give a BERT these flags in tokenizer_config.json, and a normalizer with these fields."""
+    normalizer = {"type": "BertNormalizer", "clean_text": True, **{name: True for _, name in BERT_FLAGS}, **fields}
+    change(path, "tokenizer.json", lambda document: document.update(normalizer=normalizer))
+
+    def replace(document: dict[str, Any]) -> None:
+        for name, _ in BERT_FLAGS:
+            document.pop(name, None)
+        document.update(flags, tokenizer_class="BertTokenizer")
+
+    change(path, "tokenizer_config.json", replace)
+
+
+def said_of(path: Path, caplog: Any) -> list[str]:
+    """What a build warns of the normalizer."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        load(path)
+    return [text for text in caplog.messages if "the normalizer of" in text]
+
+
 @pytest.mark.parametrize(("flag", "field"), BERT_FLAGS)
 @pytest.mark.parametrize("value", [True, False])
 def test_a_normalizer_that_differs_from_the_flag_is_a_warning(
     flag: str, field: str, value: bool, tiny_copy: Callable[..., Path], caplog: Any
 ) -> None:
     path = tiny_copy("bert")
-    normalizer = {"type": "BertNormalizer", "clean_text": True, **{name: True for _, name in BERT_FLAGS}}
-    change(path, "tokenizer.json", lambda document: document.update(normalizer={**normalizer, field: not value}))
-    change(path, "tokenizer_config.json", lambda document: document.update({flag: value}))
-    with caplog.at_level(logging.WARNING):
-        load(path)
-    (warning,) = (text for text in caplog.messages if "the normalizer of" in text)
+    flags = {name: True for name, _ in BERT_FLAGS}
+    normalized(path, {**flags, flag: value}, **{field: not value})
+    (warning,) = said_of(path, caplog)
     assert f"{flag}: {str(value).lower()}" in warning
     assert f"{field}: {str(not value).lower()}, which is followed" in warning
-    caplog.clear()
-    change(path, "tokenizer_config.json", lambda document: document.update({flag: not value}))
-    load(path)
-    assert not [text for text in caplog.messages if "the normalizer of" in text]
+    normalized(path, {**flags, flag: not value}, **{field: not value})
+    assert said_of(path, caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields", "expected"),
+    [
+        ({}, {"lowercase": False}, ["has no do_lower_case, which is true then"]),
+        ({}, {"handle_chinese_chars": False}, ["has no tokenize_chinese_chars, which is true then"]),
+        ({}, {"strip_accents": False}, ["has no strip_accents, which is true then"]),
+        ({"do_lower_case": False}, {"lowercase": False}, ["has no strip_accents, which is false then"]),
+        (
+            {"do_lower_case": False, "strip_accents": True},
+            {"lowercase": False, "strip_accents": None},
+            ["says strip_accents: true"],
+        ),
+        ({"do_lower_case": False}, {"strip_accents": None}, ["says do_lower_case: false"]),
+        ({"do_lower_case": False}, {"lowercase": False, "strip_accents": None}, []),
+        ({}, {}, []),
+    ],
+)
+def test_a_flag_that_is_not_there_is_the_default_of_the_class(
+    flags: dict[str, bool],
+    fields: dict[str, bool | None],
+    expected: list[str],
+    tiny_copy: Callable[..., Path],
+    caplog: Any,
+) -> None:
+    path = tiny_copy("bert")
+    normalized(path, flags, **fields)
+    warnings = said_of(path, caplog)
+    assert len(warnings) == len(expected)
+    assert all(text in warning for text, warning in zip(expected, warnings, strict=True))
+    change(path, "tokenizer_config.json", lambda document: document.update(tokenizer_class="PreTrainedTokenizerFast"))
+    assert said_of(path, caplog) == [], "the class takes what tokenizer.json has"

@@ -34,15 +34,24 @@ def test_flags_add_what_transformers_adds(kind: str, bos: str, eos: str, tmp_pat
         assert ours.encode(text, add_special_tokens=False) == theirs(text, add_special_tokens=False)["input_ids"]
 
 
-@pytest.mark.parametrize(("flags", "ids"), [({"do_lower_case": True}, [1, 3]), ({"do_lower_case": False}, [2, 4])])
+@pytest.mark.parametrize(
+    ("flags", "ids"),
+    [
+        ({"do_lower_case": True}, [1, 3]),
+        ({"do_lower_case": False}, [2, 4]),
+        ({}, [1, 3]),
+        ({"do_lower_case": True, "strip_accents": False}, [1, 4]),
+        ({"do_lower_case": False, "strip_accents": True}, [2, 3]),
+    ],
+)
 def test_transformers_follows_do_lower_case(tmp_path: Path, flags: dict[str, bool], ids: list[int]) -> None:
-    """Whatever tokenizer.json says: a build warns where the two differ."""
+    """Whatever tokenizer.json says, and by its default where there is none: a build warns where the two differ."""
     import tokenizers
     import transformers
 
     words = {"[UNK]": 0, "a": 1, "A": 2, "e": 3, "é": 4, "[PAD]": 5, "[CLS]": 6, "[SEP]": 7, "[MASK]": 8}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(words, unk_token="[UNK]"))
-    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=not flags["do_lower_case"])
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=not flags.get("do_lower_case", True))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **flags}))
