@@ -36,6 +36,8 @@ MAX_IDS = 1 << 24
 """Token ids that `decode` takes at once."""
 PART_CHARACTERS = 1 << 18
 """Of a long text that is encoded in parts: the library takes hundreds of bytes for each character of one."""
+PORTION, TEXT_COST = 1 << 19, 32
+"""Characters of texts that are encoded at once, in less than a second, and what a text costs beside its characters."""
 
 
 def longest_text(tokens: int) -> int:
@@ -217,7 +219,8 @@ class Tokenizer:
         given = [text for text in checked_texts(texts, "texts") if len(text) <= most]
         with contained(RunError, "texts: the tokenizer failed"):
             encodings = _encodings(self._backend, given, add_special_tokens=True)
-        return len(texts) - len(given) + sum(len(encoding) > max_tokens for encoding in encodings)
+            longer = sum(len(encoding) > max_tokens for encoding in encodings)
+        return len(texts) - len(given) + longer
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD. Raises RunError for what are not ids."""
@@ -236,11 +239,21 @@ class Tokenizer:
             raise
 
 
-def _encodings(backend: _Backend, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]:
-    """What the library makes of each text, on its threads if there may be such: it panics where it finds out."""
-    if _has_threads():
-        return backend.encode_batch(texts, add_special_tokens=add_special_tokens)
-    return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+def _encodings(backend: _Backend, texts: list[str], *, add_special_tokens: bool) -> Iterator[Encoding]:
+    """What the library makes of each text, on its threads if there may be such: it panics where it finds out. It has a
+    portion at a time, since no interruption is obeyed within."""
+    if not _has_threads():
+        yield from (backend.encode(text, add_special_tokens=add_special_tokens) for text in texts)
+        return
+    portion: list[str] = []
+    room = PORTION
+    for text in texts:
+        portion.append(text)
+        room -= len(text) + TEXT_COST
+        if room <= 0:
+            yield from backend.encode_batch(portion, add_special_tokens=add_special_tokens)
+            portion, room = [], PORTION
+    yield from backend.encode_batch(portion, add_special_tokens=add_special_tokens)
 
 
 @lru_cache(maxsize=1)

@@ -197,3 +197,17 @@ def test_texts_are_encoded_where_no_thread_is_to_be_had(
         patch.setattr(threading.Thread, "start", refuse)
         assert (bare.encode_batch(texts, max_tokens=4), bare.count_longer(texts, 4)) == expected
     _has_threads.cache_clear()
+
+
+def test_many_texts_are_encoded_a_portion_at_a_time(
+    tokenizer_documents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption waits for the library, which does not look for one."""
+    tokenizer, portions = Tokenizer(tokenizer_documents["word_piece"]), []
+    texts = ["hello world", "", "the quick fox " * 9, "hello"] * 5
+    expected = tokenizer.encode_batch(texts, max_tokens=6), tokenizer.count_longer(texts, 6)
+    monkeypatch.setattr("pyc.runtime.text.tokenizer.PORTION", 100)
+    vars(tokenizer)["_backend"] = Meanwhile(tokenizer.backend, lambda: portions.append(1))
+    assert (tokenizer.encode_batch(texts, max_tokens=6), tokenizer.count_longer(texts, 6)) == expected
+    assert len(portions) > 10
+    assert tokenizer.encode_batch([], max_tokens=6) == []
