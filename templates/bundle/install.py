@@ -22,6 +22,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -182,6 +183,11 @@ def _sweep(parent: str, name: str) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
+def _opened(path: str, flags: int) -> int:
+    """Without waiting for who writes into a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def check_files(here: str, artifact: str) -> None:
     """Raise InstallError where a byte of what an install takes has changed, of which pip would name no remedy, and
     where the artifact is missing."""
@@ -191,7 +197,9 @@ def check_files(here: str, artifact: str) -> None:
 
     def read(name: str) -> bytes:
         try:
-            with open(os.path.join(here, name), "rb") as file:
+            with open(os.path.join(here, name), "rb", opener=_opened) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise damaged(name, "is not a file", DAMAGED)
                 return file.read()
         except FileNotFoundError as error:
             raise damaged(name, "is missing", MISSING) from error

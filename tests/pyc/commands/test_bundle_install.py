@@ -39,7 +39,7 @@ def test_programs_of_an_environment_name_the_place_where_it_is(installable, tmp_
 
 
 KINDS = ["damaged", "wheel gone", "wheels gone", "requirements", "sums gone"]
-KINDS += ["installer", "installer gone", "check", "way", "sums cut", "artifact gone", "artifact loop"]
+KINDS += ["installer", "installer gone", "check", "way", "sums cut", "sums pipe", "artifact gone", "artifact loop"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,11 +58,15 @@ def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
         "check": (bundle / "check_modules.py", 8),
         "way": (bundle / "note_way.py", 8),
         "sums cut": (sums, 8),
+        "sums pipe": (sums, 8),
         "artifact gone": (bundle / "model.pyca", 10),
         "artifact loop": (bundle / "model.pyca", 10),
     }[kind]
     if kind == "sums cut":
         place.write_bytes(place.read_bytes()[:100])
+    elif kind == "sums pipe":
+        place.unlink()
+        os.mkfifo(place)
     elif kind == "artifact loop":
         place.unlink()
         place.symlink_to(place.name)
