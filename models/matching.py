@@ -72,8 +72,11 @@ def match_tensors(
     if missing:
         wrapped = next((name for name in unknown if _unwrapped(name, expected, rules) == missing[0]), None)
         why = "the checkpoint does not belong to this config.json or is incomplete"
+        within = next((name for name in unknown if name.endswith(f".{missing[0]}")), None)
         if wrapped is not None:
             why = f"{wrapped!r} is there, as a trainer's wrapper names it; save the model that is in the wrapper"
+        elif within is not None:
+            why = f"{within!r} is there, as where the model is a part of another; save that part by itself"
         raise IngestError(
             f"{checkpoint.label}: tensor {missing[0]!r} of shape {list(expected[missing[0]])} is missing"
             f"{_others(missing)}; {why}"

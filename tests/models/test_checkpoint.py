@@ -58,6 +58,19 @@ def test_names_that_a_wrapper_gives_are_told_as_such(wrapper, tiny_copy):
     assert f"; 'model.{wrapper}embed_tokens.weight' is there, as a trainer's wrapper names it; save the" in said
 
 
+@pytest.mark.parametrize("prefix", ["model.", "language_model.", "transformer."])
+def test_names_of_a_model_within_another_are_told_as_such(prefix, tiny_copy):
+    path = tiny_copy("llama")
+
+    def rename(tensors):
+        for name in list(tensors):
+            tensors[prefix + name] = tensors.pop(name)
+
+    edit_tensors(path / "model.safetensors", rename)
+    said = refusal(path)
+    assert f"'{prefix}model.embed_tokens.weight' is there, as where the model is a part of another; save that" in said
+
+
 @pytest.mark.parametrize("limit", ["soft", "hard"])
 def test_more_shards_than_descriptors(tiny_checkpoint, limit):
     """The limit is raised as far as it may be."""
