@@ -230,6 +230,15 @@ def test_a_key_in_quotes(form: str, is_pem: bool, tmp_path: Path, monkeypatch: p
     assert body(pem)[-20:] not in str(caught.value)
 
 
+def test_the_base64_of_a_whole_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people keep files in masked variables."""
+    pem = tmp_path / "ci.pem"
+    write_key_file(pem)
+    monkeypatch.setenv("PYC_SIGNING_KEY", base64.b64encode(pem.read_bytes()).decode())
+    with pytest.raises(ArtifactError, match=r"\$PYC_SIGNING_KEY: the base64 of the whole key file; give its lines as"):
+        choose_key("ci")
+
+
 @pytest.mark.parametrize("end", ["\\n", "\\r\\n"])
 def test_a_key_whose_lines_end_in_letters(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem = tmp_path / "ci.pem"
