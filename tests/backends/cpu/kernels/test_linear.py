@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from kernel_machine import KERNEL_ISAS, Machine, cache_directory, compile_kernels, machine_of
-from long_runs import IS_LONG
+from long_runs import IS_LONG, sample
 from mxfp8_reference import float8_rows, mxfp8
 from numpy.typing import NDArray
 
@@ -217,10 +217,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     by_amx = (replace(spec, amx=True) for spec in SPECS if isinstance(spec, KernelSpec) and spec.row_format)
     specs = (*SPECS, *by_amx) if isa.has_amx else SPECS
     if isa.name == "armv8-dotprod":  # the rest is as of armv8
+        products = sample(spec for spec in SPECS if multiplies_integers(spec))
         others = () if IS_LONG else SAMPLE
-        specs = tuple(
-            spec for spec in SPECS if multiplies_integers(spec) or isinstance(spec, QuantizeSpec) or spec in others
-        )
+        specs = tuple(spec for spec in SPECS if spec in products or isinstance(spec, QuantizeSpec) or spec in others)
     symbols = frozenset(spec.symbol for spec in specs)
     return Runner(machine_of(isa, specs, tmp_path_factory.mktemp(isa.name)), symbols)
 
