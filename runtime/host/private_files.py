@@ -20,6 +20,13 @@ def unreadable(folder: Path, error: OSError, unknown: str) -> ArtifactError:
     return ArtifactError(f"{folder}: cannot be read: {error.strerror}, so {unknown} is not known{remedy}")
 
 
+def unwritable(path: Path, error: OSError) -> ArtifactError:
+    """The error of a file of the key store that cannot be written."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space" if is_full else "set PYC_HOME to a folder for keys that can be"
+    return ArtifactError(f"{path}: cannot be written: {error.strerror}; {remedy}")
+
+
 def _opening(folder: Path) -> str:
     """The command by which a folder that this user may not read becomes readable. Of a folder on the way to it, where
     one may not be entered, it changes nothing below: private keys may lie there."""

@@ -36,7 +36,7 @@ from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.artifact.trust.store_lock import changing_store, making_keys
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
+from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable, unwritable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 _key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -343,6 +343,4 @@ def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     try:
         return write_whole(path, text, mode, replace=replace)
     except unless_signalled(OSError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder for keys that can be"
-        ) from error
+        raise unwritable(path, error) from error

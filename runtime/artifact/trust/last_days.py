@@ -11,7 +11,7 @@ from pathlib import Path
 from pyc.runtime.artifact.trust.keys import parse_date, read_small_text
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import require_private, require_private_folder
+from pyc.runtime.host.private_files import require_private, require_private_folder, unwritable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 LAST_DAYS = "last-days"
@@ -42,8 +42,7 @@ def set_last_day(fingerprint: str, day: date | None, home: Path | None = None) -
         else:
             write_whole(path, f"{day}\n", 0o644, replace=True)
     except unless_signalled(OSError) as error:
-        remedy = "make room, or mend the folder's mode"
-        raise ArtifactError(f"{path}: cannot be written: {error.strerror}; {remedy}") from error
+        raise unwritable(path, error) from error
 
 
 def _path(fingerprint: str, home: Path | None) -> Path:

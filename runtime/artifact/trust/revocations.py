@@ -19,7 +19,7 @@ from pyc.runtime.artifact.trust.store_lock import changing_store
 from pyc.runtime.artifact.trust.subjects import listed_subject, shown_subject
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable
+from pyc.runtime.host.private_files import require_private, require_private_folder, unreadable, unwritable
 from pyc.runtime.host.signal_handlers import unless_signalled
 
 MAX_REASON_CHARACTERS = 200
@@ -72,9 +72,7 @@ def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocati
         with changing_store(home):
             write_whole(path, f"{today_utc()} {reason}".rstrip() + "\n", 0o644, replace=False)
     except unless_signalled(OSError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder for keys that can be"
-        ) from error
+        raise unwritable(path, error) from error
     return _read(path)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, parse_prelude
-from pyc.runtime.artifact.trust import key_store, revocations
+from pyc.runtime.artifact.trust import key_store, last_days, revocations
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.key_store import (
     add_trusted,
@@ -369,3 +370,21 @@ def test_of_two_that_undo_a_revocation_the_later_finds_none(home: Path, monkeypa
     monkeypatch.setattr(revocations, "changing_store", behind_another)
     with pytest.raises(ArtifactError, match=r"0{16} was not revoked here; see `pyc trust list`"):
         restore("0" * 16, home)
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "set PYC_HOME")])
+def test_what_cannot_be_written_has_its_own_remedy(
+    number: int, remedy: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, *_: object, **__: object) -> bool:
+        raise OSError(number, os.strerror(number), str(path))
+
+    for module in (key_store, revocations, last_days):
+        monkeypatch.setattr(module, "write_whole", refused)
+    for change in (
+        lambda: add_trusted(PublicKey(bytes(32)), home),
+        lambda: revoke("0" * 16, home=home),
+        lambda: set_last_day("0" * 16, date(9999, 1, 1), home),
+    ):
+        with pytest.raises(ArtifactError, match=f"cannot be written: {os.strerror(number)}; {remedy}"):
+            change()
