@@ -281,7 +281,7 @@ def _create(path: Path, name: str, expires: date | None, home: Path | None) -> b
         is_made = _write_new(public, key.text() + "\n", 0o644, replace=True)
     finally:
         if not is_made:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 _undo(path, text, _trusted_path(key.fingerprint, home))
     return True
 
