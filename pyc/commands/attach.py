@@ -42,10 +42,10 @@ def command(
     pyc attach program.pyca finetune.yaml -o finetune.pyca
 
     PROGRAM is an artifact, with weights or without, that a trusted key has signed: its code is signed again, with the
-    keys of `pyc build`. It serves every checkpoint of the same shape under the same schemes, context, buckets and pyc;
-    where one of these is another, it is named. Adapters are free, but for those of `scheme: none` and of a quantized
-    checkpoint, of a tied embedding, and with virtual tokens: docs/ci.md. The artifact is, byte for byte, that of
-    `pyc build RECIPE`. A checkpoint's folder in place of RECIPE is built with the recipe of PROGRAM.
+    keys of `pyc build`. It serves every checkpoint of the same shape under the same schemes, context, buckets and code
+    generators of pyc; where one of these is another, it is named. Adapters are free, but for those of `scheme: none`
+    and of a quantized checkpoint, of a tied embedding, and with virtual tokens: docs/ci.md. The artifact is, byte for
+    byte, that of `pyc build RECIPE`. A checkpoint's folder in place of RECIPE is built with the recipe of PROGRAM.
     """
     keep_blas_small()
     from pyc.commands.build import as_document, describe
