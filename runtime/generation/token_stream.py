@@ -31,11 +31,11 @@ class _Submission:
         return self.scheduler
 
     def interrupt(self) -> None:
-        """End those in the queue: what is asked next would wait for them, though nobody reads them any more. Whoever
-        does gets an error, and no text that looks whole."""
+        """End those that go on: what is asked next would wait for them, though nobody reads them any more. Whoever does
+        gets an error, and no text that looks whole."""
         error = RunError("generate: an interruption ended this request and those given with it; ask again")
         for request in (each() for each in self._all):
-            if request is not None and request.is_open and not self._requests:
+            if request is not None and request.is_open:
                 request.fail(error)
 
 
@@ -143,7 +143,8 @@ class TokenStream(Handle, Iterator[Token]):
 class Batch(Handle, Sequence[TokenStream]):
     """The streams of several prompts, in their order. Their requests run together, whichever is read first.
 
-    `close`, and leaving a `with` block, cancel what is left; so does an interruption while one of them is read.
+    `close`, and leaving a `with` block, cancel what is left; so does an interruption while one of them is read by
+    `for`. A coroutine that is cancelled may not be meant to end the others: its own stream ends alone.
     """
 
     _instead = TokenStream._instead
