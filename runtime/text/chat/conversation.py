@@ -17,11 +17,14 @@ import msgspec
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.text.chat.template import JsonValue
+from pyc.runtime.text.tokenizer import longest_text
 
 Cut = Literal["interrupted", "max_tokens", "context"]
 ChatMessage = dict[str, JsonValue]
 
 FREE_SHARE = 4
+AROUND = 64
+"""Characters that a template may put around a message."""
 """A context is free by one part in this many after turns were left out."""
 
 
@@ -78,7 +81,10 @@ class Conversation:
 
         def tokens_from(first: int) -> int:
             if first not in counts:
-                counts[first] = count_tokens(self.messages(question, first))
+                messages = self.messages(question, first)
+                # which `count_tokens` would refuse, and say so of the question
+                is_long = sum(len(str(each["content"])) + AROUND for each in messages) > longest_text(context)
+                counts[first] = context if is_long and first < len(self.turns) else count_tokens(messages)
             return counts[first]
 
         first = self.first_seen

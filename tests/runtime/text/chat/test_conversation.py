@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.chat.conversation import Conversation, Turn
+from pyc.runtime.text.tokenizer import MAX_TEXT_CHARACTERS
 
 CONTEXT = 100
 
@@ -50,6 +51,24 @@ def test_a_question_that_does_not_fit_alone_changes_nothing():
         fit(conversation, "x" * 100)
     assert (conversation.first_seen, len(conversation.turns)) == (0, 1)
     assert fit(conversation, "x" * 94).tokens == 99, "an answer of one token is better than a refusal"
+
+
+def test_turns_that_are_more_than_is_read_as_one_text_are_left_out():
+    """As of a conversation that was loaded: the question is short."""
+
+    def count(messages):
+        text = "".join(f"<|user|>{each['content']}<|end|>" for each in messages)
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise RunError("prompt: its text has too many characters")
+        return len(text) // 1000 + 1
+
+    long = Conversation(turns=[Turn("q" * 60_000, "a" * 60_000)] * 30)
+    prompt = long.fit("hello", count, context=1024, answer_tokens=10)
+    assert 20 <= prompt.first < 30 and prompt.tokens <= 1014
+    many = Conversation(turns=[Turn("q" * 40, "a" * 40)] * 20_000)
+    assert many.fit("hello", count, context=1024, answer_tokens=10).tokens <= 1014
+    with pytest.raises(RunError, match="too many characters"):
+        long.fit("h" * 2_000_000, count, context=1024, answer_tokens=10)
 
 
 def test_undo_and_reset():
