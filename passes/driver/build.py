@@ -28,7 +28,7 @@ from pyc.passes.driver.build_arguments import (
     check_source,
     check_workers,
 )
-from pyc.passes.driver.build_calibration import calibration
+from pyc.passes.driver.build_calibration import calibration, warn_of_unread_text
 from pyc.passes.driver.build_output import output_file, with_key, with_sources
 from pyc.passes.driver.build_source import fetch, read_source
 from pyc.passes.driver.dump_ir import IrDump
@@ -198,6 +198,7 @@ def _built(
         done += size_bytes
         report(BuildEvent("emit", done, total))
 
+    warn_of_unread_text(recipe)
     with calibration(recipe, files, cache, lambda *what: report(BuildEvent(*what)), executor, count) as rounding:
         is_measured = recipe.quantize.calibrates() or recipe.quantize.goal() is not None
         if is_measured:

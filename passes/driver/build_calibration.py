@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
@@ -17,8 +18,21 @@ from pyc.passes.calibration.calibration_text import calibration_sources, calibra
 from pyc.passes.calibration.imported_importance import imported_importance
 from pyc.passes.jobs.job import JobExecutor
 
+logger = logging.getLogger(__name__)
+
 Report = Callable[[Literal["calibrate"], int, int], None]
 """Is told the stage of a build, and weights that are done of all."""
+
+
+def warn_of_unread_text(recipe: Recipe) -> None:
+    """Log a warning where the recipe has a text to calibrate by, and nothing that reads one."""
+    given = recipe.quantize.calibration
+    if (given.text is not None or given.generate is not None) and not recipe.quantize.reads_text():
+        logger.warning(
+            "quantize.calibration: its text changes nothing, as quantize.algorithm is %s; write algorithm: gptq, say, "
+            "or remove the key",
+            recipe.quantize.algorithm,
+        )
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from pyc.passes.calibration.calibration_text import calibration_windows
 from pyc.passes.calibration.imported_importance import imported_importance
 from pyc.passes.calibration.matrix_algorithms import calibrated, scaled
 from pyc.passes.calibration.scale_channels import as_if_scaled
+from pyc.passes.driver.build_calibration import warn_of_unread_text
 from pyc.passes.driver.build_output import output_file
 from pyc.passes.driver.calibration_memory import calibration_peak_bytes, measuring_peak_bytes
 from pyc.passes.driver.emit_programs import buckets_of, check_parts
@@ -139,6 +140,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
             chosen, recipe = problem(ingested), guessed_recipe(ingested)
             lowered = lower_recipe(recipe, files)
         else:
+            warn_of_unread_text(recipe)
             lowered = lower_recipe(recipe, files, observe=range_warnings(files))
         check_parts(lowered, recipe)
         module, weights = lowered.common, _as_scaled(lowered, recipe).weights()
