@@ -40,6 +40,7 @@ OPTIONS_ELSEWHERE = {
     "--system": ("-sys", "--system-prompt"),
     "--text": ("-f", "--file"),
     "--threads": ("--n-threads", "--num-threads"),
+    "--workers": ("-j", "--parallel"),
 }
 """Options of ours, and what other tools call them."""
 
@@ -90,7 +91,7 @@ def _sentence(name: str, command: click.Command) -> str | None:
     options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
     if name in _ADAPTERS and name not in options:
         return "Adapters are fused by a build: pyc init CHECKPOINT --adapter FOLDER; docs/adapters.md."
-    if name in _WITHOUT:
+    if name in _WITHOUT and "--prompt" in options:
         return "Nothing forces an answer to follow a grammar or a schema: check what you parse."
     argument = next((each for each in command.params if isinstance(each, click.Argument)), None)
     named = [option for option in options if option.startswith(name)]

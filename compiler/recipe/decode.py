@@ -60,6 +60,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
     taken = of_llama_cpp(name)
     if taken in known:
         return f"; this is a name of llama.cpp's, take {taken!r}"
+    if name.lower() == "gpu" and "cuda" in known:
+        return "; did you mean 'cuda'?"
     lowered = {item.lower(): item for item in reversed(known)}
     close = [item for item in map(str.lower, known) if len(name) > 2 and item.startswith(name.lower())]
     close = close or difflib.get_close_matches(name.lower(), list(lowered), n=1)

@@ -118,6 +118,8 @@ def kind_of_bytes(start: bytes, name: str = "") -> Kind | None:
         return _WEIGHTS
     if name == "config.json" and (b'"model_type"' in start or b'"architectures"' in start):
         return _CONFIG
+    if name.lower().endswith(".onnx"):
+        return _GRAPH
     lines = start.splitlines()
     if name.endswith((".yaml", ".yml")) or any(line.startswith(b"model:") for line in lines):
         return RECIPE

@@ -53,6 +53,7 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("run m.pyca -ngl 99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run m.pyca -ngl99", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run m.pyca --gpu-layers 9", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
+        ("build m.yaml -j 4", "Did you mean '--workers'?"),
         ("run m.pyca --lora x", f"Adapters are fused by a build: {ADAPTED}; docs/adapters.md."),
         ("run m.pyca --grammar x", "Nothing forces an answer to follow a grammar or a schema: check what you parse."),
         ("init checkpoint --quantization int8", "Did you mean '--scheme'?"),

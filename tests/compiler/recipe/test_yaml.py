@@ -81,6 +81,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "unknown algorithm": ("model: x\nquantize: {algorithm: aqw}\n", 2, 23, "did you mean"),
     "two texts": ("model: x\nquantize: {calibration: {generate: 512, text: a}}\n", 2, 36, "there is a text already"),
     "importance for nothing": ("model: x\nquantize: {calibration: {imatrix: a}}\n", 2, 35, "no matrix is rounded by"),
+    "a gpu": ("model: x\ntargets: [{backend: gpu}]\n", 2, 21, "did you mean 'cuda'?"),
     "wrong isa": ("model: x\ntargets: [{isa: [avx512]}]\n", 2, 18, "did you mean 'avx512-vnni'?"),
     "isa of another arch": ("model: x\ntargets: [{arch: aarch64, isa: [x86-64]}]\n", 2, 33, "for aarch"),
     "same isa twice": ("model: x\ntargets: [{isa: [x86-64]}, {isa: [x86-64]}]\n", 2, 35, "listed twice"),

@@ -37,6 +37,7 @@ def zoo(tmp_path: Path) -> Path:
     with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
         archive.writestr("archive/data.pkl", b"x")
     (folder / "pointer").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    (folder / "model.onnx").write_bytes(b"\x08\x0b\x12\x07pytorch" + bytes(20))
     (folder / "page").write_text("<!DOCTYPE html><html>Log in</html>")
     (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "other.json").write_text("{}")
@@ -58,6 +59,7 @@ TABLE = [
     ("weights.pkl", "this is a pickle of PyTorch", "this is a pickle"),
     ("pytorch_model.bin", "this is a zip file or a pickle of PyTorch", "this is a zip file"),
     ("pointer", "this is a Git LFS pointer in place of the file; fetch the file itself: git lfs pull", "Git LFS"),
+    ("model.onnx", "this is a graph that was made of a checkpoint; give the folder of the", "made of a check"),
     ("page", "this is a web page in place of the file", "this is a web page"),
     ("config.json", "this is the config.json of a checkpoint; give the folder that it is in: pyc build", "pyc build"),
     ("other.json", "this is a JSON file; give the folder that it is in: pyc build", None),
