@@ -369,7 +369,8 @@ def _rename_in(path: str, former: str, name: str) -> None:
 
 
 def _requirements(environment: str) -> bytes | None:
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(environment, REQUIREMENTS), "rb") as file:
+    path = os.path.join(environment, REQUIREMENTS)
+    with contextlib.suppress(FileNotFoundError), open(path, "rb", opener=_opened) as file:
         return file.read()
     return None
 

@@ -99,7 +99,8 @@ def test_a_machine_with_a_policy_of_its_own_believes_no_bundle(pyc, decoder_arti
     for script, arguments in (("run.sh", ("-p", "a", "--max-tokens", "1")), ("health.sh", ())):
         done = run(bundle / script, *arguments, PYC_TRUST_POLICY=str(policy))
         assert done.returncode == 12 and str(policy) in done.stderr, (script, done.stderr)
-        assert run(bundle / script, *arguments, PYC_TRUST_POLICY="").returncode == 0
+        done = run(bundle / script, *arguments, PYC_TRUST_POLICY="")
+        assert done.returncode == 15 and "$PYC_TRUST_POLICY: is set, but empty" in done.stderr, "its value was lost"
 
 
 def test_what_is_there_is_refused_before_wheels_are_fetched(pyc, make_local_artifact, tmp_path, monkeypatch):
