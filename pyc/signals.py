@@ -166,9 +166,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 def _insist(count: int, code: int, message: str) -> None:
     """End the process unless the main thread does, or goes on after all."""
-    deadline_s = time.monotonic() + GRACE_S
     if unfinished := sys.modules.get("pyc.runtime.host.unfinished"):
-        unfinished.kill_programs()  # who waits for a compiler waits no longer
+        unfinished.kill_programs()  # who waits for a compiler waits no longer; what is done as a whole is waited for
+    deadline_s = time.monotonic() + GRACE_S
     while time.monotonic() < deadline_s:
         if count != _State.count or not _State.is_ending or _State.is_cleaned_up:
             return

@@ -18,10 +18,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from threading import Lock
+from typing import TypeVar
 
 from pyc.runtime.host.forks import ForkSafeLock
 
 Drop = Callable[[], None]
+Result = TypeVar("Result")
 
 _making = ForkSafeLock(make=Lock)
 _programs: dict[int, Drop] = {}
@@ -37,6 +39,14 @@ def making() -> contextlib.AbstractContextManager[object]:
     """
     lock: contextlib.AbstractContextManager[object] = _making.lock
     return lock
+
+
+def whole(change: Callable[[], Result]) -> Result:
+    """Do what takes back what it did where it is interrupted, and have the process end after that, however slow the
+    disk is. It makes nothing by `making`. Raises KeyboardInterrupt once the end has begun."""
+    with _making.lock:
+        require_going_on()
+        return change()
 
 
 def require_going_on() -> None:

@@ -50,6 +50,7 @@ from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation
 from pyc.runtime.artifact.trust.store_lock import changing_store
 from pyc.runtime.artifact.trust.subjects import listed_subject, require_fingerprint, shown_subject
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
+from pyc.runtime.host import unfinished
 
 FIRST_LINE = "pyc-trust-update 1"
 MAX_BYTES = 64 << 10
@@ -142,6 +143,10 @@ def _applied(update: Update, signer: PublicKey, until: date, where: str, home: P
         raise UntrustedArtifactError(f"{where}: signed by key {signer.fingerprint}, which {why}; nothing was changed")
     if until < today_utc():
         raise ArtifactError(f"{where}: counted until {until}; get a newer update; nothing was changed")
+    return unfinished.whole(lambda: _changed(update, policy, home))
+
+
+def _changed(update: Update, policy: Policy, home: Path | None) -> list[str]:
     changes = _Changes(home)
     try:
         for subject, reason in update.revoke:

@@ -28,6 +28,7 @@ from pyc.runtime.artifact.trust.revocations import find_revocation, restore, rev
 from pyc.runtime.artifact.trust.store_lock import LOCK, changing_store
 from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
+from pyc.runtime.host import unfinished
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
@@ -263,6 +264,32 @@ def test_an_update_that_is_interrupted_anywhere_is_applied_whole_or_not_at_all(
     assert len(found) > 50
     assert all(each in (before, whole) for each in found)
     assert before in found
+
+
+def test_a_process_that_is_ended_waits_until_all_is_done_or_taken_back(
+    home: Path, old: SigningKey, new: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each file takes longer than what an interrupted process has to clean up."""
+    set_day, seen = updates.set_last_day, []
+    ending = threading.Thread(target=unfinished.drop_all)
+
+    def slowly(fingerprint: str, day: date | None, home: Path | None = None) -> None:
+        if not ending.ident:
+            ending.start()
+            ending.join(0.1)
+        seen.append(ending.is_alive())
+        set_day(fingerprint, day, home)
+
+    monkeypatch.setattr(updates, "set_last_day", slowly)
+    try:
+        apply(write_update(Update(expire=tuple((key.public.fingerprint, LATER) for key in (old, new))), old), home)
+        ending.join(30)
+        with pytest.raises(KeyboardInterrupt):
+            apply(write_update(Update(revoke=((new.public.fingerprint, "x"),)), old), home)
+    finally:
+        unfinished.resume()
+    assert seen == [True, True] and not ending.is_alive()
+    assert find_revocation(new.public.fingerprint, home) is None
 
 
 def test_who_is_not_trusted_changes_nothing(home: Path, old: SigningKey, new: SigningKey) -> None:
