@@ -144,11 +144,19 @@ def _signature(opened: Artifact) -> str:
     return f"{PublicKey(opened.signature.public_key).fingerprint} ({trust}){_beside(opened)}"
 
 
+def _further(opened: Artifact) -> tuple[int, str]:
+    """How many signatures there are beside the artifact; 0, and why, where a server does not tell."""
+    try:
+        return len(read_signatures(opened.path)), ""
+    except ArtifactError as error:
+        return 0, str(error)
+
+
 def _beside(opened: Artifact) -> str:
     """How many signatures there are beside the artifact, and which keys of them were revoked."""
-    more = len(read_signatures(opened.path))
+    more, problem = _further(opened)
     if not more:
-        return ""
+        return f"; further ones are not known: {problem}" if problem else ""
     text = f", and {more} in {signature_file(opened.path).name}"
     try:
         signers = tuple(signers_of(opened, machine_policy(), Rule()))
@@ -171,7 +179,7 @@ def _verdict(opened: Artifact) -> str:
     try:
         require_trusted(opened)
     except ArtifactError as error:
-        if isinstance(error, UntrustedArtifactError) and _lacks_its_key(opened) and not read_signatures(opened.path):
+        if isinstance(error, UntrustedArtifactError) and _lacks_its_key(opened) and not _further(opened)[0]:
             return "no: its key is not trusted here; `pyc trust add` it if you trust its owner with running code"
         return f"no: {str(error).removeprefix(f'{opened.path}: ').replace('not signed', 'it is not signed')}"
     return f"yes, as {program.isa}"

@@ -442,3 +442,10 @@ def test_a_terminal_hears_how_much_is_there(monkeypatch):
     opening._show_progress(250, 1000)
     opening._show_progress(1000, 1000)
     assert shown == ["fetching: 25% of 1 kB", ""]
+
+
+def test_inspect_tells_of_an_artifact_whose_further_signatures_are_not_to_be_had(server, pyc, key_home):
+    """A bucket whose files may be read and not listed answers 403 for each that is not there."""
+    server.statuses["/m.pyca.sig"] = 403
+    code, out, _ = pyc("inspect", f"{server.url}/m.pyca")
+    assert code == 0 and "further ones are not known: " in " ".join(out.split()) and "403" in out
