@@ -44,7 +44,8 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The changes from one artifact to another, in groups; `equal_tensors` have the same bytes in both."""
+    """The changes from one artifact to another, in groups; `equal_tensors` have the same bytes in both, or the same
+    type and shape where one has no weights: `equal_bytes` is 0 then."""
 
     bytes_before: int
     bytes_after: int
@@ -158,11 +159,12 @@ def _tensors(
     first, second = ({tensor.name: tensor for tensor in each.header.tensors} for each in (before, after))
     known = [{weight.name: weight for weight in stored_weights(each.header)} for each in (before, after)]
     equal = equal_bytes = 0
+    is_partial = is_program_only(before.header) or is_program_only(after.header)
     differing: list[str] = []
     for name in [*first, *(name for name in second if name not in first)]:
         if name in first and name in second and _is_equal(before.header, first[name], after.header, second[name]):
             equal += 1
-            equal_bytes += _size(second[name])
+            equal_bytes += 0 if is_partial else _size(second[name])
         else:
             differing.append(name)
     total = sum(_size(first[name]) for name in differing if name in first and name in second)

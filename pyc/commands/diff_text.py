@@ -81,6 +81,8 @@ def _sentence(names: tuple[str, str], found: Comparison) -> str:
     share = f" ({100 * step / found.bytes_before:+.1f} %)" if step else ""
     verb = "is" if found.equal_tensors == 1 else "are"
     equal = f"{counted(found.equal_tensors, 'tensor')} of {human_bytes(found.equal_bytes)} {verb} equal"
+    if found.equal_tensors and not found.equal_bytes:  # there are no weights to compare
+        equal = f"{counted(found.equal_tensors, 'tensor')} {verb} of the same type and shape"
     also = f"; {', '.join(found.groups)} changed" if found.groups else ""
     return (
         f"{before} to {after}: {human_bytes(found.bytes_before)} to {human_bytes(found.bytes_after)}{share}; "
