@@ -200,10 +200,28 @@ _OF_GGUF = {"8": "int8-g32", "6": "int8", "5": "lut5-g32", "4": "lut4-g32", "3":
 """What to take for names of llama.cpp, by their bits: docs/which-scheme.md has the table."""
 
 
+_OF_OTHERS = {
+    "fp8": ("fp8-e4m3", "fp8-e4m3fn", "e4m3", "float8", "float8-e4m3", "float8-e4m3fn"),
+    "fp8-e5m2": ("e5m2", "float8-e5m2"),
+    "int8": ("uint8", "8bit", "int8-sym", "int8-dynamic", "int8-static", "dynamic-int8", "q8f16", "q8f32"),
+    "int4-g32": ("uint4", "4bit", "int4-sym", "int4-g16", "q4f16", "q4f16-1", "q4f32", "q4f32-1"),
+    "int4-g128": ("int4-g256",),
+    "int4-g32-asym": ("int4-asym", "uint4-asym"),
+    "lut4-g32": ("nf4", "bnb4", "fp4"),
+}
+"""The same for names of Olive, optimum, MLC, bitsandbytes and ModelOpt, with dashes for underscores."""
+
+
 def of_llama_cpp(name: str) -> str | None:
     """Return the scheme to take for a name of llama.cpp, None for what is none."""
     gguf = re.fullmatch("i?q([2-68])_[0-9a-z_]+", name.lower())
     return _OF_GGUF[gguf[1]] if gguf else None
+
+
+def of_others(name: str) -> str | None:
+    """Return the scheme to take for a name of other tools, None for what is none."""
+    plain = name.lower().replace("_", "-")
+    return next((scheme for scheme, names in _OF_OTHERS.items() if plain in names), None)
 
 
 def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
