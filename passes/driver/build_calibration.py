@@ -29,8 +29,8 @@ def warn_of_unread_text(recipe: Recipe) -> None:
     given = recipe.quantize.calibration
     if (given.text is not None or given.generate is not None) and not recipe.quantize.reads_text():
         logger.warning(
-            "quantize.calibration: its text changes nothing, as quantize.algorithm is %s; write algorithm: gptq, say, "
-            "or remove the key",
+            "quantize.calibration: its text changes nothing, as quantize.algorithm is %s; remove the key, or choose an "
+            "algorithm that reads it, such as gptq, for a scheme of codes",
             recipe.quantize.algorithm,
         )
 

@@ -97,7 +97,12 @@ def _stats(chat: Chat, argument: str) -> None:
     conversation = chat.conversation
     context = chat.model.session.context
     messages = conversation.messages()
-    used = min(chat.count_tokens(messages), context) if messages else 0  # what asks for an answer is counted, too
+    used = 0
+    if messages:
+        try:
+            used = min(chat.count_tokens(messages), context)  # what asks for an answer is counted, too
+        except RunError:  # more than is read as one text
+            used = context
     unseen = f", {conversation.first_seen} of them no longer seen" if conversation.first_seen else ""
     tell(f"context: {used} of {context} tokens used; {_turns(conversation)}{unseen}")
     if chat.last is not None:

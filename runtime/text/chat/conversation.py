@@ -23,9 +23,9 @@ Cut = Literal["interrupted", "max_tokens", "context"]
 ChatMessage = dict[str, JsonValue]
 
 FREE_SHARE = 4
-AROUND = 64
-"""Characters that a template may put around a message."""
 """A context is free by one part in this many after turns were left out."""
+AROUND, BEFORE = 64, 8192
+"""Characters that a template may put around a message, and in front of them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class Conversation:
             if first not in counts:
                 messages = self.messages(question, first)
                 # which `count_tokens` would refuse, and say so of the question
-                is_long = sum(len(str(each["content"])) + AROUND for each in messages) > longest_text(context)
+                longest = longest_text(context) - BEFORE
+                is_long = sum(len(str(each["content"])) + AROUND for each in messages) > longest
                 counts[first] = context if is_long and first < len(self.turns) else count_tokens(messages)
             return counts[first]
 
