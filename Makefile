@@ -42,7 +42,8 @@ test: $(TEST)
 LONG := tests/anomaly tests/combinations tests/gpu tests/backends/cpu/kernels/test_amx.py \
 	tests/backends/cpu/kernels/test_attention.py tests/backends/cpu/kernels/test_linear.py \
 	tests/backends/cpu/kernels/test_span_attention.py tests/backends/cpu/kernels/test_translation_units.py \
-	tests/backends/cuda/kernels/test_gemv_epilogue.py tests/backends/cuda/kernels/test_linear_warpgroup.py \
+	tests/backends/cuda/kernels/test_gemm_gate.py tests/backends/cuda/kernels/test_gemv_epilogue.py \
+	tests/backends/cuda/kernels/test_gemv_integers.py tests/backends/cuda/kernels/test_linear_warpgroup.py \
 	tests/backends/tensorrt/test_backend.py tests/backends/torch_tensorrt/test_compile.py tests/passes/comparison/test_compare_artifacts.py \
 	tests/passes/driver/test_estimate.py tests/passes/export/test_logical.py \
 	tests/passes/mixed_precision/test_goals_beside_adapters.py tests/passes/mixed_precision/test_mix_schemes.py \

@@ -7,6 +7,7 @@ import pytest
 from cuda_emulation import run_kernel, same_in_every_order
 from cuda_linear import arrays_of, expected_of, matrix, spec_of
 from cuda_matrices import in_one_program
+from long_runs import sample
 
 from pyc.backends.cuda.kernels.linear import lower_linear, rounded_for
 from pyc.backends.cuda.kernels.linear_spec import Epilogue
@@ -48,7 +49,7 @@ def check_gate(stored, spec, launches, seeds=(0,)):
     assert (np.abs(found - expected) <= most).all(), np.max(np.abs(found - expected) / most)
 
 
-@pytest.mark.parametrize(("name", "activations", "has_warpgroups"), LAYERS)
+@pytest.mark.parametrize(("name", "activations", "has_warpgroups"), sample(LAYERS))
 def test_every_gemm(name, activations, has_warpgroups):
     specs = [gated(spec_of(name, *shape, activations=activations, has_bias=shape[0] == 20)) for shape in SHAPES]
     lowered = in_one_program([lower_linear(spec, has_warpgroups=has_warpgroups) for spec in specs])

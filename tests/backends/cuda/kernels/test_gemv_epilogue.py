@@ -136,7 +136,7 @@ def test_one_row_on_all_multiprocessors(name, shape, monkeypatch):
     check_all(name, specs, seeds=(0, 1), has_warpgroups=True)
 
 
-@pytest.mark.parametrize("name", BY_INTEGERS)
+@pytest.mark.parametrize("name", sample(BY_INTEGERS))
 def test_products_of_integers(name, monkeypatch):
     monkeypatch.setattr("cuda_linear.ROUNDED", {"INT8": int8_of_integers, "BF16": int16_of_integers})
     shapes = ((304, 1408), (48, 256))

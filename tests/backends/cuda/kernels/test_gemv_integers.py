@@ -5,6 +5,7 @@ import pytest
 from cuda_emulation import run_kernel, same_in_every_order
 from cuda_linear import arrays_of, matrix, spec_of
 from cuda_matrices import ROUNDING, bf16, in_one_program, int8
+from long_runs import sample
 
 from pyc.backends.cuda.kernels import gemv_integers
 from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
@@ -14,6 +15,7 @@ SCHEMES = (
     *("int8", "int8-g32", "int4-g32", "int4-g64-asym", "int4-g128", "int4-g128-asym", "lut5-g32", "lut4-g32", "mxfp4"),
     *("lut3-g128", "int3-g32", "lut2-g32", "int2-g128", "ternary"),
 )
+SAMPLE = ("int8", "int8-g32", "int4-g32", "int4-g64-asym", "lut5-g32", "lut3-g128", "ternary")
 SHAPES = ((40, 384), (17, 128), (300, 1408), (33, 5120))
 """Outputs and inputs: lanes without a piece; groups of outputs that are cut; several chunks, the last one cut."""
 
@@ -26,7 +28,7 @@ def int16(x):
     return (codes * (largest / np.float32(32512))).reshape(x.shape)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", sample(SCHEMES, *SAMPLE))
 def test_every_scheme(name, monkeypatch):
     """Products of integers are exact; what is rounded are their scales and sums."""
     monkeypatch.setattr(gemv_integers, "_MOST_WARPS", 32 if name in SCHEMES[::2] else 16)
