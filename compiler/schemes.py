@@ -198,8 +198,6 @@ ALIASES: dict[str, str] = {
 
 _OF_GGUF = {"8": "int8-g32", "6": "int8", "5": "lut5-g32", "4": "lut4-g32", "3": "lut3-g32", "2": "lut2-g32"}
 """What to take for names of llama.cpp, by their bits: docs/which-scheme.md has the table."""
-
-
 _OF_OTHERS = {
     "fp8": ("fp8-e4m3", "fp8-e4m3fn", "e4m3", "float8", "float8-e4m3", "float8-e4m3fn"),
     "fp8-e5m2": ("e5m2", "float8-e5m2"),
@@ -212,16 +210,12 @@ _OF_OTHERS = {
 """The same for names of Olive, optimum, MLC, bitsandbytes and ModelOpt, with dashes for underscores."""
 
 
-def of_llama_cpp(name: str) -> str | None:
-    """Return the scheme to take for a name of llama.cpp, None for what is none."""
-    gguf = re.fullmatch("i?q([2-68])_[0-9a-z_]+", name.lower())
-    return _OF_GGUF[gguf[1]] if gguf else None
-
-
-def of_others(name: str) -> str | None:
-    """Return the scheme to take for a name of other tools, None for what is none."""
+def of_other_tools(name: str) -> tuple[str, str] | None:
+    """Return the scheme to take for a name of other tools, and whose it is; None for what is none."""
     plain = name.lower().replace("_", "-")
-    return next((scheme for scheme, names in _OF_OTHERS.items() if plain in names), None)
+    if gguf := re.fullmatch("i?q([2-68])-[0-9a-z-]+", plain):
+        return _OF_GGUF[gguf[1]], "llama.cpp's"
+    return next(((scheme, "other tools'") for scheme, names in _OF_OTHERS.items() if plain in names), None)
 
 
 def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:

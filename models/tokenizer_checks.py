@@ -44,9 +44,6 @@ _BERT_FLAGS = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Of tokenizer_config.json, and what tokenizer.json calls them."""
-_SAYS, _LACKS = "says {}: {}", "has no {}, which is {} then"
-_BERT_DEFAULTS = {"do_lower_case": True, "tokenize_chinese_chars": True}
-"""What the class takes for a flag that is not there; accents go where letters become small ones."""
 
 
 class _BertDocument(msgspec.Struct, frozen=True):
@@ -149,22 +146,20 @@ def _warn_of_normalizer(flags: _Flags, content: bytes, where: str, files: Source
         normalizer = msgspec.json.decode(content, type=_BertDocument).normalizer
     except msgspec.ValidationError:  # one of several, or of other fields
         return
-    wanted = {name: getattr(flags, name) for name in _BERT_FLAGS}
-    is_given = {name: isinstance(value, bool) for name, value in wanted.items()}
-    wanted = {name: value if is_given[name] else _BERT_DEFAULTS.get(name) for name, value in wanted.items()}
-    done = {name: getattr(normalizer, field) for name, field in _BERT_FLAGS.items()}
-    for each in (wanted, done):
-        each["strip_accents"] = each["do_lower_case"] if each["strip_accents"] is None else each["strip_accents"]
+    given = {name: flag for name in _BERT_FLAGS if isinstance(flag := getattr(flags, name), bool)}
+    lowers = given.get("do_lower_case", True)
+    defaults = {"do_lower_case": True, "strip_accents": lowers, "tokenize_chinese_chars": True}
     for name, field in _BERT_FLAGS.items():
-        if wanted[name] == done[name] or done[name] is None:
+        wanted, done = given.get(name, defaults[name]), getattr(normalizer, field)
+        if done is None and name == "strip_accents" and name in given:
+            done = normalizer.lowercase  # accents go where letters become small ones
+        if done is None or wanted == done:
             continue
-        if name == "strip_accents" and not is_given[name] and getattr(normalizer, field) is None:
-            continue  # said of do_lower_case
+        says = "says {}: {}" if name in given else "has no {}, which is {} then"
         files.warn(
             logger,
             "%s: %s %s, and the normalizer of %s %s: %s, which is followed; transformers follows the former; %s",
-            where, CONFIG, (_SAYS if is_given[name] else _LACKS).format(name, str(wanted[name]).lower()),
-            TOKENIZER, field, str(done[name]).lower(), _REMEDY,
+            where, CONFIG, says.format(name, str(wanted).lower()), TOKENIZER, field, str(done).lower(), _REMEDY,
         )  # fmt: skip
 
 

@@ -89,10 +89,6 @@ def meant_by_option(error: click.ClickException, typed: Sequence[str]) -> click.
 
 def _sentence(name: str, command: click.Command) -> str | None:
     options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
-    if name in _ADAPTERS and name not in options:
-        return "Adapters are fused by a build: pyc init CHECKPOINT --adapter FOLDER; docs/adapters.md."
-    if name in _WITHOUT and "--prompt" in options:
-        return "Nothing forces an answer to follow a grammar or a schema: check what you parse."
     argument = next((each for each in command.params if isinstance(each, click.Argument)), None)
     named = [option for option in options if option.startswith(name)]
     named = named or [option for option in options if name in OPTIONS_ELSEWHERE.get(option, ())]
@@ -100,6 +96,10 @@ def _sentence(name: str, command: click.Command) -> str | None:
         return f"Did you mean {' or '.join(map(repr, named))}?"
     if name in ("--scheme", *OPTIONS_ELSEWHERE["--scheme"]) and "--set" in options:
         return "How weights are stored is set so: --set quantize.scheme=int4-g32."
+    if name in _ADAPTERS:
+        return "Adapters are fused by a build: pyc init CHECKPOINT --adapter FOLDER; docs/adapters.md."
+    if name in _WITHOUT and "--prompt" in options:
+        return "Nothing forces an answer to follow a grammar or a schema: check what you parse."
     if name in ("-v", "--verbose"):
         return "It goes before the command: pyc -v COMMAND ..."
     if name in _MODEL and argument is not None:

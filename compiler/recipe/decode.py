@@ -29,7 +29,7 @@ from pyc.compiler.recipe.types import (
     Target,
 )
 from pyc.compiler.recipe.yaml import ListNode, MapNode, Node, Scalar, fail, resolve_plain
-from pyc.compiler.schemes import of_llama_cpp, of_others
+from pyc.compiler.schemes import of_other_tools
 from pyc.runtime.errors import RecipeError
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
@@ -57,12 +57,9 @@ def decode_document(node: Node) -> Document:
 def nearest(name: str, known: Sequence[str]) -> str:
     """Return `; did you mean 'x'?` for the known name closest to `name`, or nothing; case does not count. For a scheme
     of other tools, return what to take here."""
-    taken = of_llama_cpp(name)
-    if taken in known:
-        return f"; this is a name of llama.cpp's, take {taken!r}"
-    taken = of_others(name)
-    if taken in known:
-        return f"; other tools have that name, take {taken!r}"
+    found = of_other_tools(name)
+    if found is not None and found[0] in known:
+        return f"; this is a name of {found[1]}, take {found[0]!r}"
     if name.lower() == "gpu" and "cuda" in known:
         return "; did you mean 'cuda'?"
     lowered = {item.lower(): item for item in reversed(known)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyc.commands.screen import tell
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.files_read import role_of
-from pyc.runtime.text.chat.conversation import Conversation
+from pyc.runtime.text.chat.conversation import Conversation, exceeds_a_text
 from pyc.runtime.text.chat.thinking import SWITCH, has_switch
 from pyc.runtime.text.counted import counted
 
@@ -98,11 +98,8 @@ def _stats(chat: Chat, argument: str) -> None:
     context = chat.model.session.context
     messages = conversation.messages()
     used = 0
-    if messages:
-        try:
-            used = min(chat.count_tokens(messages), context)  # what asks for an answer is counted, too
-        except RunError:  # more than is read as one text
-            used = context
+    if messages:  # what asks for an answer is counted, too
+        used = context if exceeds_a_text(messages, context) else min(chat.count_tokens(messages), context)
     unseen = f", {conversation.first_seen} of them no longer seen" if conversation.first_seen else ""
     tell(f"context: {used} of {context} tokens used; {_turns(conversation)}{unseen}")
     if chat.last is not None:

@@ -14,6 +14,8 @@ from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.host.handle import Handle
 
+INTERRUPTED = "generate: an interruption ended this request and those given with it; ask again"
+
 
 class _Submission:
     """Requests that enter the queue together, when the first token of any of them is asked for."""
@@ -33,10 +35,9 @@ class _Submission:
     def interrupt(self) -> None:
         """End those that go on: what is asked next would wait for them, though nobody reads them any more. Whoever does
         gets an error, and no text that looks whole."""
-        error = RunError("generate: an interruption ended this request and those given with it; ask again")
         for request in (each() for each in self._all):
             if request is not None and request.is_open:
-                request.fail(error)
+                request.fail(RunError(INTERRUPTED))
 
 
 class TokenStream(Handle, Iterator[Token]):

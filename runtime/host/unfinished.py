@@ -42,8 +42,8 @@ def making() -> contextlib.AbstractContextManager[object]:
 
 
 def whole(change: Callable[[], Result]) -> Result:
-    """Do what takes back what it did where it is interrupted, and have the process end after that, however slow the
-    disk is. It makes nothing by `making`. Raises KeyboardInterrupt once the end has begun."""
+    """Call `change`, which takes back what it did where it is interrupted; the process ends after that, however slow
+    the disk is. `change` does not use `making`. Raises KeyboardInterrupt once the end has begun."""
     with _making.lock:
         require_going_on()
         return change()

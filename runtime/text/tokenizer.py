@@ -37,7 +37,7 @@ MAX_IDS = 1 << 24
 PART_CHARACTERS = 1 << 18
 """Of a long text that is encoded in parts: the library takes hundreds of bytes for each character of one."""
 PORTION, TEXT_COST = 1 << 19, 32
-"""Characters of texts that are encoded at once, in less than a second, and what a text costs beside its characters."""
+"""Characters of texts that are encoded at once, and what a text costs beside its characters."""
 
 
 def longest_text(tokens: int) -> int:

@@ -233,7 +233,7 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
             if is_there and not public.exists():
                 key = replace(key, public=_as_known(key.public, home))
                 with contextlib.suppress(ArtifactError):  # nothing is lost where one may not write
-                    _write_new(public, key.public.text() + "\n", 0o644, replace=True)
+                    _write_public(public, key.public)
         if not is_there:
             return signing_key(name, create=create, home=home)
     if not public.exists():
@@ -250,7 +250,7 @@ def key_path(name: str, home: Path | None = None) -> Path:
 
 
 def create_key(name: str = "default", *, expires: date | None = None, home: Path | None = None) -> bool:
-    """Make a key and trust it; False when `name` exists already, which stays as it is, be its public half written anew.
+    """Make a key and trust it; False when `name` exists already: it stays, and gets a public half if that is missing.
 
     Raises ArtifactError, and leaves no key then, nor where it is interrupted before the key is whole. One that another
     process is making is waited for.
@@ -262,11 +262,11 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
 
 
 def _create(path: Path, name: str, expires: date | None, home: Path | None) -> bool:
-    """It is trusted first: where this is ended, a private key is never there without whom this machine trusts."""
+    """It is trusted first: wherever this is ended, a private key that is there is one that this machine trusts."""
     public = path.with_suffix(".pub")
     if path.exists():
         if not public.exists():
-            _write_new(public, _as_known(read_signing_key(path).public, home).text() + "\n", 0o644, replace=True)
+            _write_public(public, _as_known(read_signing_key(path).public, home))
         return False
     if os.path.lexists(path):
         raise ArtifactError(f"{path}: a link to what is not there; remove it, or name another key")
@@ -278,12 +278,16 @@ def _create(path: Path, name: str, expires: date | None, home: Path | None) -> b
         key = add_trusted(key, home)
         if not _write_new(path, text, 0o600, replace=False):  # another process's, which this one did not wait for
             return False
-        is_made = _write_new(public, key.text() + "\n", 0o644, replace=True)
+        is_made = _write_public(public, key)
     finally:
         if not is_made:
             with contextlib.suppress(OSError, ValueError):
                 _undo(path, text, _trusted_path(key.fingerprint, home))
     return True
+
+
+def _write_public(path: Path, key: PublicKey) -> bool:
+    return _write_new(path, key.text() + "\n", 0o644, replace=True)
 
 
 def _undo(path: Path, text: str, trusted: Path) -> None:

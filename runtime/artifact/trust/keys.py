@@ -234,11 +234,6 @@ def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
         raise ArtifactError(f"{where}: not an unencrypted PEM private key: its base64 is wrong") from None
     seed = encoded[len(PKCS8_ED25519) :]
     if not encoded.startswith(PKCS8_ED25519) or len(seed) != PUBLIC_KEY_BYTES:
-        if encoded.startswith(PEM_BEGIN.encode()):
-            raise ArtifactError(
-                f"{where}: the base64 of the whole key file; give its lines as they are, or those between the first "
-                "and the last as one line"
-            )
         raise ArtifactError(f"{where}: not an ed25519 key, as `pyc keygen` writes it")
     private = PrivateKey(seed)
     return SigningKey(PublicKey(bytes(private.verify_key), comment), lambda message: private.sign(message).signature)
@@ -251,6 +246,8 @@ def _mangled(text: str) -> str:
         return f"is in quotes, which are a part of it here; {plain}"
     if "\\n" in text or "\\r" in text:
         return f"has a backslash and a letter where its lines end; {plain}"
+    if text.strip().startswith(base64.b64encode(PEM_BEGIN.encode()).decode()):
+        return f"is the base64 of the whole key file; {plain}"
     return ""
 
 

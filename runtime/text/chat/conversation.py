@@ -28,6 +28,11 @@ AROUND, BEFORE = 64, 8192
 """Characters that a template may put around a message, and in front of them all."""
 
 
+def exceeds_a_text(messages: Sequence[ChatMessage], context: int) -> bool:
+    """Whether a prompt of these messages is longer than what is read as one text, and so than the context."""
+    return sum(len(str(each["content"])) + AROUND for each in messages) > longest_text(context) - BEFORE
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A question and its answer; `cut` says what ended the answer before the model did, if anything."""
@@ -82,10 +87,9 @@ class Conversation:
         def tokens_from(first: int) -> int:
             if first not in counts:
                 messages = self.messages(question, first)
-                # which `count_tokens` would refuse, and say so of the question
-                longest = longest_text(context) - BEFORE
-                is_long = sum(len(str(each["content"])) + AROUND for each in messages) > longest
-                counts[first] = context if is_long and first < len(self.turns) else count_tokens(messages)
+                # The question alone is refused by `count_tokens`, and the error says so.
+                is_long = first < len(self.turns) and exceeds_a_text(messages, context)
+                counts[first] = context + 1 if is_long else count_tokens(messages)
             return counts[first]
 
         first = self.first_seen

@@ -74,7 +74,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     # values
     "unknown scheme": ("model: x\nquantize: {scheme: int4_g32}\n", 2, 20, "did you mean 'int4-g32'?"),
     "llama.cpp's scheme": ("model: x\nquantize: {scheme: Q4_K_M}\n", 2, 20, "of llama.cpp's, take 'lut4-g32'"),
-    "bitsandbytes' scheme": ("model: x\nquantize: {scheme: NF4}\n", 2, 20, "have that name, take 'lut4-g32'"),
+    "bitsandbytes' scheme": ("model: x\nquantize: {scheme: NF4}\n", 2, 20, "of other tools', take 'lut4-g32'"),
     "ModelOpt's scheme": ("model: x\nquantize: {scheme: fp8_e4m3}\n", 2, 20, "take 'fp8'"),
     "optimum's scheme": ("model: x\nquantize: {scheme: int4_sym}\n", 2, 20, "take 'int4-g32'"),
     "lower case alias": ("model: x\nquantize: {scheme: w4a16}\n", 2, 20, "did you mean 'W4A16'?"),

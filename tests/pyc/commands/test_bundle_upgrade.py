@@ -58,6 +58,21 @@ def is_replaced(script, venv):
     return venv.stat().st_ino != before
 
 
+def test_a_pipe_in_place_of_what_an_environment_was_made_of_is_not_waited_for(installed):
+    run_sh, health, venv = installed / "run.sh", installed / "health.sh", installed / "venv"
+    note = venv / ".pyc-requirements"
+    note.unlink()
+    os.mkfifo(note)
+    process = start(health, venv)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 69 and "the runtime in it is another than this bundle's" in err
+    assert is_replaced(run_sh, venv) and note.is_file()
+    (installed / "requirements.txt").unlink()
+    os.mkfifo(installed / "requirements.txt")
+    process = start(health, venv)
+    assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0), "as where it was taken away"
+
+
 @pytest.mark.parametrize("digits", ["1", "12"])
 def test_another_bundle_over_one_installs_its_own_runtime(digits, installed):
     """Forth, and with the second back: an older bundle is another, too."""
