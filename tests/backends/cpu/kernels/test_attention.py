@@ -1,9 +1,12 @@
 """The kernels of the cache against float64 numpy, on every instruction set that this machine runs or emulates."""
 
+import platform
+
 import ml_dtypes
 import numpy as np
 import pytest
 from kernel_machine import KERNEL_ISAS, machine_of
+from long_runs import sample
 
 from pyc.backends.cpu.constants import TILE_TOKENS
 from pyc.backends.cpu.isa import ISAS
@@ -31,6 +34,8 @@ APPENDS = tuple(
     for spec, half, gain in zip(SPECS, (16, 10, 2, 32, 16, 6, 32, 1, 32, 4), (True, False) * 5, strict=True)
 )
 KERNELS = (*map(AttentionSpec, SPECS), *APPENDS)
+EMULATED = sample(SPECS, *(SPECS[index] for index in (1, 2, 5, 6, 9)))
+"""Caches of each kind, with and without windows and rounding: a kernel takes seconds under emulation."""
 BY_AMX = tuple(AttentionSpec(spec, amx=True) for spec in SPECS)
 UNIT = 2.0**-24
 STEP = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4, "fp8": 1}
@@ -39,7 +44,16 @@ STEP = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4, "fp8": 1}
 @pytest.fixture(scope="module", params=KERNEL_ISAS)
 def machine(request, tmp_path_factory):
     isa = ISAS[request.param]
-    return machine_of(isa, (*KERNELS, *BY_AMX) if isa.has_amx else KERNELS, tmp_path_factory.mktemp(request.param))
+    kernels = [kernel for kernel in KERNELS if isa.arch == platform.machine() or kernel.cache in EMULATED]
+    return machine_of(isa, (*kernels, *BY_AMX) if isa.has_amx else (*kernels,), tmp_path_factory.mktemp(isa.name))
+
+
+@pytest.fixture
+def spec(request, machine):
+    """A cache, or what appends to one, that this machine has time for."""
+    if machine.emulated and getattr(request.param, "cache", request.param) not in EMULATED:
+        pytest.skip("emulated, and in no sample: `make test-long` runs it")
+    return request.param
 
 
 def bf16(values):
@@ -176,7 +190,7 @@ class Case:
         return result, bound
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name, indirect=True)
 def test_against_float64(machine, spec):
     case = Case(spec, machine.isa)
     wanted, bound = case.expected()
@@ -195,7 +209,7 @@ def test_against_float64(machine, spec):
     assert error.std() < 0.02 * wanted.std()
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name, indirect=True)
 def test_a_row_does_not_depend_on_its_batch_or_on_the_parts(machine, spec):
     case = Case(spec, machine.isa)
     whole = case.run(machine, slice(None))
@@ -214,7 +228,7 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_parts(machine, spec):
     assert np.array_equal(whole[some], case.run(machine, some))
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name, indirect=True)
 def test_heads_of_sequences_decoded_together_do_not_matter_to_each_other(machine, spec):
     """A thread takes its heads of a token together: as many as it has, one where there are as many threads."""
     case = Case(spec, machine.isa)
@@ -225,7 +239,7 @@ def test_heads_of_sequences_decoded_together_do_not_matter_to_each_other(machine
         assert np.array_equal(alone, case.run(machine, rows, parts, threads)), (threads, parts)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name, indirect=True)
 def test_stretches_that_threads_share_give_what_one_thread_does(machine, spec):
     """Where threads do not divide the heads, who attended to the last stretch of a unit merges all of them."""
     case = Case(spec, machine.isa)
@@ -236,7 +250,7 @@ def test_stretches_that_threads_share_give_what_one_thread_does(machine, spec):
                 assert np.array_equal(alone, case.run(machine, rows, parts, threads)), (rows, threads, parts)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name, indirect=True)
 def test_what_lies_behind_a_sequence_does_not_matter(machine, spec):
     """Blocks are used again: what another sequence left there, numbers or NaN, is nobody's."""
     case = Case(spec, machine.isa)
@@ -254,7 +268,7 @@ def test_what_lies_behind_a_sequence_does_not_matter(machine, spec):
     assert np.array_equal(case.run(machine, slice(None)), clean)
 
 
-@pytest.mark.parametrize("spec", APPENDS, ids=lambda spec: spec.symbol)
+@pytest.mark.parametrize("spec", APPENDS, ids=lambda spec: spec.symbol, indirect=True)
 def test_append(machine, spec):
     """Rotated queries, and a cache that has what a single pass in float64 would put there."""
     cache, draw = spec.cache, np.random.default_rng(8)
