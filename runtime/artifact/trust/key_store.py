@@ -222,6 +222,9 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
     """The private key `name`, made at first use when `create` allows it. Raises ArtifactError."""
     path = key_path(name, home)
     if not path.exists():
+        if not create and path.with_suffix(".pub").exists():
+            beside = f"but {name}.pub beside it; bring the private key back, or name another"
+            raise ArtifactError(f"{path}: no such key, {beside}")
         if not create:
             raise ArtifactError(f"{path}: no such key; make it with `pyc keygen --name {name}`")
         create_key(name, home=home)

@@ -136,6 +136,7 @@ def _machine_policy(home: Path | None) -> Policy:
 
 REQUIRED = "required"
 """What asks for a signature by this machine's policy."""
+NEITHER = f"neither a public key, which is a line that begins with {KEY_TYPE}, nor a trust policy"
 
 
 def asked_policy(text: str) -> Policy | None:
@@ -185,7 +186,7 @@ def _trust_of(text: str) -> Policy:
     if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
     require_unwritable(Path(text), mode, "change what is trusted")
-    return parse_policy(content, text)
+    return parse_policy(content, text, NEITHER)
 
 
 def read_policy(path: Path) -> Policy:
@@ -196,8 +197,8 @@ def read_policy(path: Path) -> Policy:
     return parse_policy(text, str(path))
 
 
-def parse_policy(text: str, where: str) -> Policy:
-    """The policy of a text. Raises ArtifactError, which begins with `where`."""
+def parse_policy(text: str, where: str, otherwise: str = "not a trust policy") -> Policy:
+    """The policy of a text. Raises ArtifactError, which begins with `where`; what is no policy is `otherwise`."""
     import tomllib
 
     try:
@@ -205,7 +206,7 @@ def parse_policy(text: str, where: str) -> Policy:
     except (ValueError, ValidationError, RecursionError) as error:  # a number of thousands of digits, too
         refuse_deep_caller(error)
         reason = str(error).partition("; use sys.")[0]  # what a programmer would do
-        raise ArtifactError(f"{where}: not a trust policy: {reason}; docs/keys.md has an example") from error
+        raise ArtifactError(f"{where}: {otherwise}: {reason}; docs/keys.md has an example") from error
     if document == _Document():  # as a write that was cut short leaves it; the default would take its place
         raise ArtifactError(f"{where}: a trust policy that says nothing; give it a rule or keys: docs/keys.md")
     keys = None if document.keys is None else _keys(document.keys, where)

@@ -73,6 +73,19 @@ def test_a_pipe_in_place_of_what_an_environment_was_made_of_is_not_waited_for(in
     assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0), "as where it was taken away"
 
 
+def test_a_pipe_where_an_environment_says_what_it_is_for_is_not_waited_for(installed):
+    """Scripts read it where the interpreter is gone, to say which one was there."""
+    venv = installed / "venv"
+    shutil.rmtree(venv)
+    venv.mkdir()
+    os.mkfifo(venv / ".pyc-bundle")
+    process = start(installed / "health.sh", venv)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 69 and "nothing is installed yet" in err
+    reached(installed / "run.sh", venv)
+    assert (venv / ".pyc-bundle").is_file()
+
+
 @pytest.mark.parametrize("digits", ["1", "12"])
 def test_another_bundle_over_one_installs_its_own_runtime(digits, installed):
     """Forth, and with the second back: an older bundle is another, too."""

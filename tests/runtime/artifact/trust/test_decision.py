@@ -254,6 +254,14 @@ def test_a_policy_that_is_wrong_lets_nothing_run(text: str, message: str) -> Non
         parse_policy(text, "policy.toml")
 
 
+def test_a_file_that_is_neither_a_key_nor_a_policy_is_told_as_both(keys: list[SigningKey], tmp_path: Path) -> None:
+    """A public key with a line before it is what a user has in mind more often than a policy."""
+    path = tmp_path / "builder.pub"
+    path.write_text(f"my key\n{keys[0].public.text()}\n")
+    with pytest.raises(TrustError, match="neither a public key, which is a line that begins with pyc-ed25519, nor a"):
+        trust_of(str(path))
+
+
 @pytest.mark.parametrize(
     ("place", "name"),
     [
