@@ -44,6 +44,15 @@ _BERT_FLAGS = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Of tokenizer_config.json, and what tokenizer.json calls them."""
+BERT_CLASSES = frozenset(
+    f"{family}Tokenizer"
+    for family in (
+        *("Bert", "DistilBert", "Electra", "Funnel", "LayoutLM", "LayoutLMv2"),
+        *("Lxmert", "MPNet", "MobileBert", "Splinter", "SqueezeBert"),
+    )
+)
+"""Of transformers 5, those that make the normalizer of tokenizer.json anew from these flags. A BERT that names none has
+the first."""
 
 
 class _BertDocument(msgspec.Struct, frozen=True):
@@ -137,10 +146,12 @@ def _warn_of_added(
 
 
 def _warn_of_normalizer(flags: _Flags, content: bytes, where: str, files: SourceFiles) -> None:
-    """Log a warning for each flag of a BERT's tokenizer_config.json that its tokenizer.json has otherwise, since the
-    class makes its normalizer anew from them (tests/reference/test_tokenizers.py). One that is absent has a default."""
+    """Log a warning for each flag of tokenizer_config.json that tokenizer.json has otherwise, where the class makes its
+    normalizer anew from them (tests/reference/test_tokenizers.py). One that is absent has a default."""
     named = flags.tokenizer_class
-    if b'"BertNormalizer"' not in content or (isinstance(named, str) and "BertTokenizer" not in named):
+    if isinstance(named, str) and named.removesuffix("Fast") not in BERT_CLASSES:
+        return
+    if b'"BertNormalizer"' not in content:
         return
     try:
         normalizer = msgspec.json.decode(content, type=_BertDocument).normalizer

@@ -249,6 +249,22 @@ def test_a_normalizer_that_differs_from_the_flag_is_a_warning(
 
 
 @pytest.mark.parametrize(
+    ("name", "warnings"),
+    [
+        *[(name, 1) for name in (None, "MPNetTokenizer", "ElectraTokenizerFast")],
+        *[(name, 0) for name in ("ConvBertTokenizer", "RetriBertTokenizer")],
+    ],
+)
+def test_classes_that_follow_tokenizer_json_have_no_warning(
+    name: str | None, warnings: int, tiny_copy: Callable[..., Path], caplog: Any
+) -> None:
+    path = tiny_copy("bert")
+    normalized(path, {"do_lower_case": False, "strip_accents": True}, lowercase=True)
+    change(path, "tokenizer_config.json", lambda document: document.update(tokenizer_class=name))
+    assert len(said_of(path, caplog)) == warnings
+
+
+@pytest.mark.parametrize(
     ("flags", "fields", "expected"),
     [
         ({}, {"lowercase": False}, ["has no do_lower_case, which is true then"]),

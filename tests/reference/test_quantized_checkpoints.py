@@ -18,6 +18,8 @@ from pyc.runtime.artifact.reader import open_artifact
 EXACT_KL = 1e-10
 EXACT_LARGEST = 5e-4
 SHAPE = {"tokenizer": False, "hidden_size": 64, "intermediate_size": 96}
+ALTERNATELY = [(case, "qwen3" if index % 2 else "llama") for index, case in enumerate(CASES)]
+"""A run has each case in one of both architectures."""
 KEPT = {
     "gptq": "int4-g32-asym",
     "gptq-v2": "int4-g32-asym",
@@ -53,11 +55,7 @@ def reference_logits(checkpoint, values, ids):
         return model.eval()(torch.tensor([ids])).logits[0].numpy()
 
 
-EACH = [(case, "qwen3" if index % 2 else "llama") for index, case in enumerate(CASES)]
-"""A run has a case in one of both architectures."""
-
-
-@pytest.mark.parametrize(("case", "architecture"), sample(product(CASES, ("llama", "qwen3")), *EACH))
+@pytest.mark.parametrize(("case", "architecture"), sample(product(CASES, ("llama", "qwen3")), *ALTERNATELY))
 def test_logits_are_those_of_what_the_codes_stand_for(case, architecture, tiny_checkpoint, built, artifacts, tmp_path):
     plain = tiny_checkpoint(architecture, **SHAPE)
     values = quantized_copy(plain, case, tmp_path / "coded")

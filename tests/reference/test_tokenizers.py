@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from small_tokenizers import KINDS
 
+from pyc.models.tokenizer_checks import BERT_CLASSES
 from pyc.runtime.text.tokenizer import Tokenizer
 
 ENDS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -58,3 +59,25 @@ def test_transformers_follows_do_lower_case(tmp_path: Path, flags: dict[str, boo
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert theirs("A é", add_special_tokens=False)["input_ids"] == ids
+
+
+OTHER_CLASSES = ("ConvBertTokenizer", "RetriBertTokenizer", "NystromformerTokenizer", "PreTrainedTokenizerFast")
+
+
+@pytest.mark.parametrize("name", [*sorted(BERT_CLASSES), "BertTokenizerFast", *OTHER_CLASSES])
+def test_classes_that_make_their_normalizer_anew(tmp_path: Path, name: str) -> None:
+    import tokenizers
+    import transformers
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<unk>", "<mask>", "a", "A"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "do_lower_case": False}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    normalizer = json.loads(theirs.backend_tokenizer.to_str())["normalizer"]
+    assert normalizer["type"] == "BertNormalizer"
+    assert normalizer["lowercase"] == (name in OTHER_CLASSES)

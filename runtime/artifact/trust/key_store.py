@@ -222,10 +222,8 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
     """The private key `name`, made at first use when `create` allows it. Raises ArtifactError."""
     path = key_path(name, home)
     if not path.exists():
-        if not create and path.with_suffix(".pub").exists():
-            beside = f"but {name}.pub beside it; bring the private key back, or name another"
-            raise ArtifactError(f"{path}: no such key, {beside}")
         if not create:
+            _refuse_public_alone(path)
             raise ArtifactError(f"{path}: no such key; make it with `pyc keygen --name {name}`")
         create_key(name, home=home)
     key = read_signing_key(path)
@@ -264,6 +262,13 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
         return _create(path, name, expires, home)
 
 
+def _refuse_public_alone(path: Path) -> None:
+    """Raise ArtifactError for a public half whose private key, which is not at `path`, may be kept elsewhere."""
+    public = path.with_suffix(".pub")
+    if public.exists():
+        raise ArtifactError(f"{public}: is there without its private key, {path.name}; move it, or name another key")
+
+
 def _create(path: Path, name: str, expires: date | None, home: Path | None) -> bool:
     """It is trusted first: wherever this is ended, a private key that is there is one that this machine trusts."""
     public = path.with_suffix(".pub")
@@ -273,8 +278,7 @@ def _create(path: Path, name: str, expires: date | None, home: Path | None) -> b
         return False
     if os.path.lexists(path):
         raise ArtifactError(f"{path}: a link to what is not there; remove it, or name another key")
-    if public.exists():
-        raise ArtifactError(f"{public}: is there without its private key, {path.name}; move it, or name another key")
+    _refuse_public_alone(path)
     text, is_made = new_key_text(), False
     key = replace(parse_signing_key(text, str(path), name).public, expires=expires)
     try:

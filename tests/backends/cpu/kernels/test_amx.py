@@ -30,29 +30,33 @@ TILES = ISAS["amx-bf16"]
 UNIT = 2.0**-24
 CODES_POWER = 2.0**64
 """PYC_CODES_POWER of templates/cpu/include/pyc_amx_rows.h."""
-CASES = [
+OFTEN = [
     ("int4-g32", "int8", 45, 384, True),
-    ("int4-g32", "int8", 5, 32, False),
-    ("int4-g64", "int8", 33, 448, False),
     ("int4-g32", "int8", 37, 1120, True),  # three segments, the last of them short
     ("int4-g128-asym", "int8", 45, 384, True),
-    ("int4-g32-asym", "int8", 18, 96, False),
-    ("lut4-g32", "int8", 45, 384, True),
     ("lut5-g32", "int8", 37, 352, True),
     ("lut3-g128", "int8", 37, 1152, True),
-    ("lut2-g32", "int8", 18, 96, False),
-    ("mxfp4", "int8", 37, 1120, True),
     ("nvfp4", "int8", 45, 384, True),
     ("ternary", "int8", 18, 96, False),
     ("int8", "int8", 45, 77, True),
-    ("int8", "int8", 16, 352, False),
     ("int8-g32", "int8", 20, 160, True),
     ("bf16", "bf16", 45, 77, True),  # the last block is copied
     ("bf16", "bf16", 64, 96, False),  # the panel as it lies
     ("fp8", "bf16", 45, 77, True),
+    ("fp8-b128", "bf16", 45, 384, True),
+]
+"""Each way that codes become bf16, short blocks and several segments."""
+CASES = [
+    *OFTEN,
+    ("int4-g32", "int8", 5, 32, False),
+    ("int4-g64", "int8", 33, 448, False),
+    ("int4-g32-asym", "int8", 18, 96, False),
+    ("lut4-g32", "int8", 45, 384, True),
+    ("lut2-g32", "int8", 18, 96, False),
+    ("mxfp4", "int8", 37, 1120, True),
+    ("int8", "int8", 16, 352, False),
     ("fp8", "bf16", 33, 1120, False),
     ("fp8-e5m2", "bf16", 18, 96, False),
-    ("fp8-b128", "bf16", 45, 384, True),
 ]
 EXACT = {"int4-g32", "int4-g64", "int8", "bf16", "fp8", "fp8-e5m2", "mxfp4", "nvfp4", "ternary"}
 """Weights that are bf16 without rounding, but for what multiplies the sum."""
@@ -62,9 +66,7 @@ def by_amx(name: str, outputs: int, inputs: int, x: Activations | None = None, b
     return KernelSpec("linear", outputs, inputs, parse_scheme(name, x or "int8"), bias, amx=True)
 
 
-OFTEN = sample(CASES, *(CASES[index] for index in (0, 3, 4, 7, 8, 11, 12, 13, 15, 16, 17, 18, 21)))
-"""Each way that codes become bf16, short blocks and several segments."""
-SPECS = tuple(by_amx(name, n, k, x, bias) for name, x, n, k, bias in OFTEN)
+SPECS = tuple(by_amx(name, n, k, x, bias) for name, x, n, k, bias in sample(CASES, *OFTEN))
 LONG = by_amx("int4-g32", 4096, 64)
 GATED = (
     GatedSpec(by_amx("int4-g32", 128, 96), "silu", "interleaved"),

@@ -44,14 +44,18 @@ STEP = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4, "fp8": 1}
 @pytest.fixture(scope="module", params=KERNEL_ISAS)
 def machine(request, tmp_path_factory):
     isa = ISAS[request.param]
-    kernels = [kernel for kernel in KERNELS if isa.arch == platform.machine() or kernel.cache in EMULATED]
-    return machine_of(isa, (*kernels, *BY_AMX) if isa.has_amx else (*kernels,), tmp_path_factory.mktemp(isa.name))
+    kernels = tuple(kernel for kernel in KERNELS if is_run(kernel.cache, isa))
+    return machine_of(isa, (*kernels, *BY_AMX) if isa.has_amx else kernels, tmp_path_factory.mktemp(isa.name))
+
+
+def is_run(cache, isa):
+    return isa.arch == platform.machine() or cache in EMULATED
 
 
 @pytest.fixture
 def spec(request, machine):
-    """A cache, or what appends to one, that this machine has time for."""
-    if machine.emulated and getattr(request.param, "cache", request.param) not in EMULATED:
+    """A cache, or what appends to one, that is run on this machine."""
+    if not is_run(getattr(request.param, "cache", request.param), machine.isa):
         pytest.skip("emulated, and in no sample: `make test-long` runs it")
     return request.param
 
