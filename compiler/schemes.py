@@ -22,7 +22,6 @@ power of two for each row, and "mxfp8" to e4m3 in groups of 32 inputs with a pow
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -194,28 +193,6 @@ ALIASES: dict[str, str] = {
     "FP8_BLOCK": "fp8-b128",
 }
 """Names of compressed-tensors; the A16 forms keep f32 activations (see `parse_scheme`), and those of FP8 have them."""
-
-
-_OF_GGUF = {"8": "int8-g32", "6": "int8", "5": "lut5-g32", "4": "lut4-g32", "3": "lut3-g32", "2": "lut2-g32"}
-"""What to take for names of llama.cpp, by their bits: docs/which-scheme.md has the table."""
-_OF_OTHERS = {
-    "fp8": ("fp8-e4m3", "fp8-e4m3fn", "e4m3", "float8", "float8-e4m3", "float8-e4m3fn"),
-    "fp8-e5m2": ("e5m2", "float8-e5m2"),
-    "int8": ("uint8", "8bit", "int8-sym", "int8-dynamic", "int8-static", "dynamic-int8", "q8f16", "q8f32"),
-    "int4-g32": ("uint4", "4bit", "int4-sym", "int4-g16", "q4f16", "q4f16-1", "q4f32", "q4f32-1"),
-    "int4-g128": ("int4-g256",),
-    "int4-g32-asym": ("int4-asym", "uint4-asym"),
-    "lut4-g32": ("nf4", "bnb4", "fp4"),
-}
-"""The same for names of Olive, optimum, MLC, bitsandbytes and ModelOpt, with dashes for underscores."""
-
-
-def of_other_tools(name: str) -> tuple[str, str] | None:
-    """Return the scheme to take for a name of other tools, and whose it is; None for what is none."""
-    plain = name.lower().replace("_", "-")
-    if gguf := re.fullmatch("i?q([2-68])-[0-9a-z-]+", plain):
-        return _OF_GGUF[gguf[1]], "llama.cpp's"
-    return next(((scheme, "other tools'") for scheme, names in _OF_OTHERS.items() if plain in names), None)
 
 
 def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:

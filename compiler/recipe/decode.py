@@ -16,6 +16,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import inspect as kinds
 
+from pyc.compiler.recipe.names_elsewhere import algorithm_in, scheme_elsewhere
 from pyc.compiler.recipe.places import MAX_SHOWN, find_node, mark_of, shortened
 from pyc.compiler.recipe.quantize_rules import canonical_quantize
 from pyc.compiler.recipe.types import (
@@ -29,7 +30,6 @@ from pyc.compiler.recipe.types import (
     Target,
 )
 from pyc.compiler.recipe.yaml import ListNode, MapNode, Node, Scalar, fail, resolve_plain
-from pyc.compiler.schemes import of_other_tools
 from pyc.runtime.errors import RecipeError
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
@@ -57,9 +57,12 @@ def decode_document(node: Node) -> Document:
 def nearest(name: str, known: Sequence[str]) -> str:
     """Return `; did you mean 'x'?` for the known name closest to `name`, or nothing; case does not count. For a scheme
     of other tools, return what to take here."""
-    found = of_other_tools(name)
+    found = scheme_elsewhere(name)
     if found is not None and found[0] in known:
         return f"; this is a name of {found[1]}, take {found[0]!r}"
+    algorithm = algorithm_in(name)
+    if algorithm is not None and "int4-g32" in known:
+        return f"; {algorithm!r} is an algorithm: write `algorithm: {algorithm}` beside a scheme such as 'int4-g32'"
     if name.lower() == "gpu" and "cuda" in known:
         return "; did you mean 'cuda'?"
     lowered = {item.lower(): item for item in reversed(known)}
