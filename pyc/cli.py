@@ -107,7 +107,8 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pyc", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", count=True, help="Log what happens to standard error; -vv logs more.")
-def cli(verbose: int) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress; notes, warnings and errors stay.")
+def cli(verbose: int, quiet: bool) -> None:
     """Compile a Hugging Face checkpoint into one artifact, and run it.
 
     \b

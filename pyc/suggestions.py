@@ -32,6 +32,7 @@ COMMANDS_ELSEWHERE = {
 OPTIONS_ELSEWHERE = {
     "--chat": ("-i", "-cnv", "--interactive", "--conversation"),
     "--context": ("-c", "--ctx-size", "--n-ctx", "--max-model-len"),
+    "--json": ("--format", "--output-format"),
     "--max-tokens": ("--n-predict", "--predict", "--num-predict"),
     "--prompt-file": ("-f", "--file"),
     "--repetition-penalty": ("--repeat-penalty",),
@@ -46,6 +47,11 @@ OPTIONS_ELSEWHERE = {
 
 _WORDS = ("-cnv", "-ngl", "-sys")
 _WITHOUT = ("--grammar", "--grammar-file", "--json-schema", "-j")
+_BEFORE = {
+    **dict.fromkeys(("-v", "--verbose"), "-v COMMAND ..."),
+    **dict.fromkeys(("-q", "--quiet", "--silent"), "-q COMMAND ..."),
+    **dict.fromkeys(("-V", "--version"), "--version"),
+}
 _ADAPTERS = ("--lora", "--lora-scaled", "--adapter")
 _MODEL, _GPU = ("-m", "--model"), ("-ngl", "--n-gpu-layers", "--gpu-layers", "--device")
 
@@ -94,14 +100,14 @@ def _sentence(name: str, command: click.Command) -> str | None:
     named = named or [option for option in options if name in OPTIONS_ELSEWHERE.get(option, ())]
     if named:
         return f"Did you mean {' or '.join(map(repr, named))}?"
+    if name in _BEFORE:
+        return f"It goes before the command: pyc {_BEFORE[name]}"
     if name in ("--scheme", *OPTIONS_ELSEWHERE["--scheme"]) and "--set" in options:
         return "How weights are stored is set so: --set quantize.scheme=int4-g32."
     if name in _ADAPTERS:
         return "Adapters are fused by a build: pyc init CHECKPOINT --adapter FOLDER; docs/adapters.md."
     if name in _WITHOUT and "--prompt" in options:
         return "Nothing forces an answer to follow a grammar or a schema: check what you parse."
-    if name in ("-v", "--verbose"):
-        return "It goes before the command: pyc -v COMMAND ..."
     if name in _MODEL and argument is not None:
         return f"{(argument.metavar or argument.human_readable_name).strip('[].')} is named without an option."
     if name in _GPU and "--backend" in options:

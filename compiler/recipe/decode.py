@@ -114,13 +114,33 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
         if entry.key not in fields:
             shown = shortened(entry.key)
             inside = f" in {path}" if path else ""
-            expected = f"expected one of {', '.join(known)}{nearest(entry.key, known)}"
+            expected = f"expected one of {', '.join(known)}{_place_of(entry.key) or nearest(entry.key, known)}"
             fail(entry.key_mark, f"unknown key {shown}{inside}; {expected}")
         plain[entry.key] = _value(entry.node, fields[entry.key].type, where)
     for name, field in fields.items():
         if field.required and name not in plain:
             fail(node.mark, f"{path or 'recipe'}: the key {name} is missing; add `{name}: ...`")
     return plain
+
+
+def _place_of(key: str) -> str:
+    """Return `; did you mean 'quantize.scheme'?` for the key of another mapping of a recipe, or nothing."""
+    document = kinds.type_info(Document)
+    assert isinstance(document, kinds.StructType)
+    for field in document.fields:
+        kind, inside = field.type, ""
+        while not isinstance(kind, kinds.StructType):
+            if isinstance(kind, kinds.VarTupleType):
+                kind, inside = kind.item_type, "[]"
+            elif isinstance(kind, kinds.Metadata):
+                kind = kind.type
+            elif isinstance(kind, kinds.UnionType):
+                kind = kind.types[0]
+            else:
+                break
+        if isinstance(kind, kinds.StructType) and key in {each.encode_name for each in kind.fields}:
+            return f"; did you mean '{field.encode_name}{inside}.{key}'?"
+    return ""
 
 
 def _gpus_as_isa(target: MapNode) -> MapNode:

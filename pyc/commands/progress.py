@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyc.commands.screen import tell
+from pyc.commands.status_line import is_quiet
 from pyc.runtime.host.sizes import human_bytes, human_duration
 from pyc.runtime.text.printable import printable
 
@@ -35,7 +36,9 @@ _STAGES = {
 @contextmanager
 def report_progress() -> Iterator[Callable[["BuildEvent"], None]]:
     """Yield what to hand to `build` as its progress."""
-    if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
+    if is_quiet():
+        yield notes_alone
+    elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
         with _bar() as report:
             yield report
     else:
@@ -58,6 +61,12 @@ def amount_text(event: "BuildEvent", elapsed_s: float) -> str:
     if not event.done_bytes:
         return amount
     return f"{amount}, {human_duration(elapsed_s * (1 - share) / share)} left"
+
+
+def notes_alone(event: "BuildEvent") -> None:
+    """Tell the notes of a build, that a key was made say, and no progress; writes to standard error."""
+    if event.note:
+        tell(f"pyc: {event.note}")
 
 
 class PlainProgress:

@@ -4,13 +4,21 @@ import os
 import shutil
 import sys
 
+import click
+
 from pyc.runtime.text.printable import printable
 
 
+def is_quiet() -> bool:
+    """Whether this thread's command was called as `pyc -q`: nothing is told of what is being done."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
+
+
 def show_status(text: str) -> None:
-    """Show `text` in place of what was shown last; "" takes it away. Nothing where standard error is no terminal that
-    goes back to the start of a line."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", ""):
+    """Show `text` in place of what was shown last; "" takes it away. Nothing under `pyc -q`, and where standard error
+    is no terminal that goes back to the start of a line."""
+    if is_quiet() or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", ""):
         return
     width = max(shutil.get_terminal_size().columns - 1, 1)
     line = printable(text)[:width]

@@ -2,9 +2,12 @@
 
 import sys
 
+import click
 import pytest
 
+from pyc.cli import cli
 from pyc.commands.progress import PlainProgress, amount_text, report_progress
+from pyc.commands.transfer_progress import TransferProgress
 from pyc.passes.build_events import BuildEvent
 
 EVENTS = (
@@ -43,6 +46,21 @@ def test_a_line_a_stage_and_one_in_ten_seconds(capsys):
     assert lines[:3] == ["pyc: reading headers", "pyc: compiling programs", "pyc: writing weights"]
     assert lines[3] == "pyc: writing weights: 20% of 1 kB, 40 s left"
     assert len(lines) == 3 + 5
+
+
+@pytest.mark.parametrize(("options", "lines"), [((), 9), (("-q",), 1), (("--quiet",), 1)])
+def test_quiet_shows_notes_and_no_progress(options, lines, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    with cli.make_context("pyc", [*options, "build"]) as whole, click.Context(click.Command("build"), whole):
+        with report_progress() as progress:
+            for event in [*EVENTS, BuildEvent("emit", 0, 0, note="made the signing key")]:
+                progress(event)
+        transfer = TransferProgress(100)
+    transfer.LINE_EVERY_S = 0.0
+    for _ in range(5):
+        transfer.advance(10)
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == lines and "pyc: made the signing key" in err
 
 
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):
