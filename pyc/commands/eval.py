@@ -24,7 +24,7 @@ from pyc.commands.pages import page_file, write_page
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.reference_files import reference_files
 from pyc.commands.screen import say, tell
-from pyc.commands.status_line import show_status
+from pyc.commands.status_line import is_quiet, show_status
 from pyc.runtime.host.sizes import human_duration
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def _progress() -> Iterator[Progress]:
             left = f", {human_duration((now_s - started_s) * (total - done) / done)} left"
         line = f"{what}: {done} of {total}{left}"
         show_status(line)
-        if now_s - told_s >= TELL_EVERY_S and not _is_shown():
+        if now_s - told_s >= TELL_EVERY_S and not (_is_shown() or is_quiet()):
             told_s = now_s
             tell(f"pyc: {line}")
 
