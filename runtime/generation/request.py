@@ -7,7 +7,7 @@ from typing import Literal
 
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray, RowSampling
-from pyc.runtime.generation.given_ids import no_room_for_output
+from pyc.runtime.generation.given_ids import checked_array, no_room_for_output
 from pyc.runtime.generation.queued import Queued
 from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
 from pyc.runtime.generation.session import Session
@@ -90,11 +90,12 @@ class Request(Queued):
     ) -> None:
         """`continues_text`: the text goes on where the prompt's ends, so a leading space counts.
 
-        Raises RunError when the prompt leaves no room in `context` tokens.
+        Raises RunError when the prompt leaves no room in `context` tokens, or has an id outside the vocabulary.
         """
         room = context - len(prompt)
         if room < 1:
             raise no_room_for_output(prompt, context)
+        checked_array(prompt, vocab_size, context)
         super().__init__(list(prompt), reuse_prefix=params.reuse_prefix)
         self.params = params
         self.output: list[int] = []

@@ -12,6 +12,7 @@ import logging
 import random
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from pyc.runtime.errors import ArtifactError, FetchError
@@ -174,6 +175,7 @@ class HttpSource:
         failures, filling = 0, _Filling(offset, parts, came)
         before = 0
         while True:
+            began_s = time.monotonic()
             try:
                 self._try(filling)
                 if filling.offset + filling.done == filling.stop:
@@ -188,7 +190,8 @@ class HttpSource:
                 if failures >= self._patience.tries:
                     answers.fail(self._target, error, failures)
                 asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
-                logger.info("%s: %s; trying again", self._target, answers.reason_of(error))
+                level = self._patience.level(max(time.monotonic() - began_s, asked_s))
+                logger.log(level, "%s: %s; trying again", self._target, answers.reason_of(error))
                 if self._end.acquire(timeout=max(self._patience.wait_s(failures, random.random()), asked_s)):
                     with contextlib.suppress(RuntimeError):  # a second `close` was in between
                         self._end.release()  # for others that wait

@@ -6,6 +6,7 @@ in large pieces and on several threads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast
@@ -78,7 +79,7 @@ class Retries:
 
     A request is tried `tries` times, unless it moved `progress_bytes`, which counts as none; between two tries it waits
     `first_wait_s`, twice as long each time up to `most_wait_s`, less a random half. Who sends fewer than `least_bytes`
-    in `stall_s` has stalled.
+    in `stall_s` has stalled. Of a try that took `told_s`, or is to be followed by such a wait, a warning is logged.
     """
 
     tries: int = 5
@@ -87,12 +88,17 @@ class Retries:
     connect_s: float = 10.0
     stall_s: float = 20.0
     least_bytes: int = 4096
-    progress_bytes: int = 256 << 10
+    progress_bytes: int = 32 << 10
+    told_s: float = 5.0
 
     def wait_s(self, failures: int, chance: float) -> float:
         """How long to wait after so many failures in a row; `chance` is drawn from 0 to 1."""
         longest: float = min(self.most_wait_s, self.first_wait_s * 2 ** (failures - 1))
         return longest * (1 - chance / 2)
+
+    def level(self, lasted_s: float) -> int:
+        """The level of a log's line about a try that failed."""
+        return logging.WARNING if lasted_s >= self.told_s else logging.INFO
 
 
 PATIENT = Retries()

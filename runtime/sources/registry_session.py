@@ -259,6 +259,7 @@ def patiently(
     been moved so far. Raises FetchError for `address` after that, with a `question` to begin with."""
     failures, before = 0, moved_bytes()
     while True:
+        began_s = time.monotonic()
         try:
             return attempt()
         except BROKEN as error:
@@ -267,7 +268,8 @@ def patiently(
             if failures >= patience.tries:
                 answers.fail(address, error, failures, question)
             asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
-            logger.info("%s: %s; trying again", address, answers.reason_of(error))
+            level = patience.level(max(time.monotonic() - began_s, asked_s))
+            logger.log(level, "%s: %s; trying again", address, answers.reason_of(error))
             time.sleep(max(patience.wait_s(failures, random.random()), asked_s))
 
 

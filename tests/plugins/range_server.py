@@ -169,6 +169,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(206, headers, data[first : (first + last) // 2], size=last + 1 - first)
         self.hang_up()
 
+    def do_wrong_cut_at_50_kb(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
+        self.answer(206, headers, data[first : min(first + 50_000, last + 1)], size=last + 1 - first)
+        self.hang_up()
+
     def do_wrong_whole(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
         del headers["Content-Range"]
         self.answer(200, headers, data)

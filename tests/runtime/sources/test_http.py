@@ -1,10 +1,12 @@
 """runtime/sources/http.py: ranges, versions, redirects, credentials, and what each answer means."""
 
+import logging
 import os
 import signal
 import ssl
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -128,6 +130,29 @@ def test_parts_between_failures_count_together(server: RangeServer) -> None:
     source = opened(server)
     server.plan = lambda number, path, first, last: "busy" if number % 3 == 0 else ""
     assert read(source, 0, len(DATA)) == [DATA]
+    source.close()
+
+
+def test_a_server_that_ends_each_answer_after_50_kb(server: RangeServer) -> None:
+    """What broke off after so much is progress, also of a first answer."""
+    server.plan = lambda number, path, first, last: "cut_at_50_kb"
+    source = opened(server)
+    assert read(source, 0, len(DATA)) == [DATA]
+    assert [first for _, first, _, _ in server.asked[1:4]] == [50_000, 100_000, 150_000]
+    source.close()
+
+
+@pytest.mark.parametrize(("told_s", "level"), [(0.1, logging.WARNING), (30.0, logging.INFO)])
+def test_a_stall_is_told_as_it_lasts(
+    server: RangeServer, caplog: pytest.LogCaptureFixture, told_s: float, level: int
+) -> None:
+    source = HttpSource(f"{server.url}/m", replace(QUICK, told_s=told_s))
+    server.plan = lambda number, path, first, last: "stall" if number == 1 else ""
+    with caplog.at_level(logging.INFO, logger="pyc"):
+        assert read(source, 400_000, 100_000) == [DATA[400_000:500_000]]
+    lines = [(record.levelno, record.getMessage()) for record in caplog.records if "again" in record.getMessage()]
+    assert [found for found, _ in lines] == [level]
+    assert lines[0][1].startswith(f"{server.url}/m: ") and lines[0][1].endswith("; trying again")
     source.close()
 
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
@@ -29,7 +30,8 @@ def manifest(*names, digest=None):
 def waits_s(monkeypatch):
     """How long each pause between two tries is, in seconds; none is waited for."""
     waits = []
-    monkeypatch.setattr("pyc.runtime.sources.registry_session.time", SimpleNamespace(sleep=waits.append))
+    clock = SimpleNamespace(sleep=waits.append, monotonic=time.monotonic)
+    monkeypatch.setattr("pyc.runtime.sources.registry_session.time", clock)
     return waits
 
 
