@@ -31,7 +31,7 @@ COMMANDS_ELSEWHERE = {
 
 OPTIONS_ELSEWHERE = {
     "--chat": ("-i", "-cnv", "--interactive", "--conversation"),
-    "--context": ("-c", "--ctx-size", "--n-ctx", "--max-model-len"),
+    "--context": ("-c", "--ctx-size", "--n-ctx", "--max-model-len", "--num-ctx", "--num_ctx"),
     "--json": ("--format", "--output-format"),
     "--max-tokens": ("--n-predict", "--predict", "--num-predict"),
     "--prompt-file": ("-f", "--file"),
@@ -45,14 +45,28 @@ OPTIONS_ELSEWHERE = {
 }
 """Options of ours, and what other tools call them."""
 
-_WORDS = ("-cnv", "-ngl", "-sys")
-_WITHOUT = ("--grammar", "--grammar-file", "--json-schema", "-j")
+_WORDS = ("-cnv", "-ngl", "-sys", "-hf", "-md", "-fa", "-ctk", "-ctv")
 _BEFORE = {
     **dict.fromkeys(("-v", "--verbose"), "-v COMMAND ..."),
     **dict.fromkeys(("-q", "--quiet", "--silent"), "-q COMMAND ..."),
     **dict.fromkeys(("-V", "--version"), "--version"),
 }
-_ADAPTERS = ("--lora", "--lora-scaled", "--adapter")
+_OF_ANY: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--lora", "--lora-scaled", "--adapter"),
+     "Adapters are fused by a build: pyc init CHECKPOINT --adapter FOLDER; docs/adapters.md."),
+    (("-hf", "--hf-repo"), "A model of the hub is built first: pyc build ORG/NAME --download."),
+)  # fmt: skip
+"""Options of other tools, and what to do."""
+_OF_RUNS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--grammar", "--grammar-file", "--json-schema", "-j"),
+     "Nothing forces an answer to follow a grammar or a schema: check what you parse."),
+    (("--draft", "--draft-max", "--draft-model", "--model-draft", "-md"), "There is no speculative decoding yet."),
+    (("-fa", "--flash-attn"), "Attention needs no option."),
+    (("-ctk", "-ctv", "--cache-type-k", "--cache-type-v"),
+     "How keys and values are stored is chosen by the build: --set quantize.kv_cache=int8."),
+    (("--mlock", "--keep-alive", "--keepalive"), "Weights are mapped: they stay in memory while there is room."),
+)  # fmt: skip
+"""The same of commands that take a prompt."""
 _MODEL, _GPU = ("-m", "--model"), ("-ngl", "--n-gpu-layers", "--gpu-layers", "--device")
 
 
@@ -86,7 +100,8 @@ def meant_by_option(error: click.ClickException, typed: Sequence[str]) -> click.
             error = click.NoSuchOption(word, ctx=error.ctx)
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
-    word = next((each for each in typed if each in _WORDS and each.startswith(error.option_name)), error.option_name)
+    letter = error.option_name.lstrip("-")
+    word = next((each for each in typed if each in _WORDS and letter in each), error.option_name)
     sentence = _sentence(word, error.ctx.command)
     if sentence is None:
         return error
@@ -104,10 +119,9 @@ def _sentence(name: str, command: click.Command) -> str | None:
         return f"It goes before the command: pyc {_BEFORE[name]}"
     if name in ("--scheme", *OPTIONS_ELSEWHERE["--scheme"]) and "--set" in options:
         return "How weights are stored is set so: --set quantize.scheme=int4-g32."
-    if name in _ADAPTERS:
-        return "Adapters are fused by a build: pyc init CHECKPOINT --adapter FOLDER; docs/adapters.md."
-    if name in _WITHOUT and "--prompt" in options:
-        return "Nothing forces an answer to follow a grammar or a schema: check what you parse."
+    for names, sentence in (*_OF_ANY, *(_OF_RUNS if "--prompt" in options else ())):
+        if name in names:
+            return sentence
     if name in _MODEL and argument is not None:
         return f"{(argument.metavar or argument.human_readable_name).strip('[].')} is named without an option."
     if name in _GPU and "--backend" in options:

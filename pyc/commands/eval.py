@@ -193,21 +193,25 @@ def _window(artifacts: tuple[Place, ...], context: int | None, reference: str | 
 def _loaded(path: Place, name: str, window: int, how: _How) -> Iterator[Candidate]:
     """An artifact, loaded."""
     from pyc.backends.artifact_storage import storage_of
+    from pyc.runtime.errors import RunError
     from pyc.runtime.measure.evaluation import Candidate
 
     with open_ahead(path, how.mode) as opened:
         from pyc.runtime.model import load
 
         info = opened.header.model
-        model = load(
-            opened,
-            threads=how.threads,
-            isa=how.isa,
-            backend=how.backend,
-            providers=how.providers,
-            trust=how.trust,
-            context=window if info.kind == "decoder" else None,
-        )
+        try:
+            model = load(
+                opened,
+                threads=how.threads,
+                isa=how.isa,
+                backend=how.backend,
+                providers=how.providers,
+                trust=how.trust,
+                context=window if info.kind == "decoder" else None,
+            )
+        except RunError as error:  # which does not say of which artifact
+            raise RunError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
         used = model.program.backend if model.program is not None else None
         storage = storage_of(opened, used)
     with model:

@@ -61,6 +61,11 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("build m.yaml -j 4", "Did you mean '--workers'?"),
         ("run m.pyca --lora x", f"Adapters are fused by a build: {ADAPTED}; docs/adapters.md."),
         ("run m.pyca --grammar x", "Nothing forces an answer to follow a grammar or a schema: check what you parse."),
+        ("run m.pyca --draft 4", "There is no speculative decoding yet."),
+        ("run m.pyca -md draft.pyca", "There is no speculative decoding yet."),
+        ("run m.pyca -hf Qwen/Qwen3-0.6B", "A model of the hub is built first: pyc build ORG/NAME --download."),
+        ("run m.pyca -fa", "Attention needs no option."),
+        ("run m.pyca --num_ctx 9", "Did you mean '--context'?"),
         ("init checkpoint --quantization int8", "Did you mean '--scheme'?"),
         ("build m.yaml --scheme int8", "How weights are stored is set so: --set quantize.scheme=int4-g32."),
         ("verify model.pyca --n-gpu-layers 99", None),
@@ -72,4 +77,5 @@ def test_options_of_other_tools_lead_to_ours(words, sentence, capsys) -> None:
     line = capsys.readouterr().err.splitlines()[-1]
     option = next(word for word in words.split() if word.startswith("-"))
     named = option.rstrip("9") if option.startswith(("--", "-ngl")) else option[:2]
+    named = "-f" if option == "-hf" else named  # -h is there
     assert line == f"Error: No such option {named!r}.{f' {sentence}' if sentence else ''}"
