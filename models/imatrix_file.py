@@ -80,7 +80,13 @@ class _Cursor:
 
 def _legacy(cursor: _Cursor) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
-    for index in range(cursor.bounded("i", "number of entries", 1, MOST_ENTRIES)):
+    entries = cursor.number("i", "number of entries")
+    if not 1 <= entries <= MOST_ENTRIES:
+        raise ValueError(
+            f"it begins neither as a GGUF nor as a .dat of llama-imatrix (number of entries: got {entries}, expected 1 "
+            f"to {MOST_ENTRIES})"
+        )
+    for index in range(entries):
         name = _new(cursor.name("i", f"name of entry {index}", _MOST_NAME_BYTES), found)
         calls = cursor.bounded("i", f"{name}: calls", 1, 1 << 30)
         count = cursor.bounded("i", f"{name}: numbers", 1, MOST_VALUES)
