@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from pyc.runtime.measure.quality_report import QualityReport
 
 
+def _cluster(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The cluster of --jobs, which is wrong usage where it is none."""
+    if value is not None:
+        from pyc.passes.jobs.registry import check_jobs
+        from pyc.runtime.errors import RecipeError
+
+        try:
+            check_jobs(value, use_cache=True)
+        except RecipeError as error:
+            raise click.BadParameter(str(error).removeprefix("jobs: "), context, parameter) from error
+    return value
+
+
 @click.command("build")
 @click.argument("source", metavar="RECIPE", type=PATH_TEXT)
 @click.option("-o", "--output", type=PATH_TEXT, metavar="FILE", help="The artifact to write.")
@@ -32,6 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--jobs",
+    callback=_cluster,
     metavar="ray[://HOST:PORT]",
     help="Have a Ray cluster evaluate weights: this machine's, or another (--workers: how many jobs at once).",
 )
@@ -67,8 +81,8 @@ def command(
     was. The same recipe gives the same bytes, whatever the folder and the number of workers. What the build reads
     is never replaced, nor, without --force, a file that is not an artifact.
 
-    It is signed with the key of --key, $PYC_SIGNING_KEY (the key itself), $PYC_SIGNING_KEY_FILE, or this machine's
-    store; there the key is made at first use, and trusted here.
+    It is signed with the key of --key, $PYC_SIGNING_KEY (the key itself), $PYC_SIGNING_KEY_FILE, by the program of
+    $PYC_SIGNER, or with the key in this machine's store; there it is made at first use, and trusted here.
 
     A recipe with a gate (`quality:`) has the artifact run over a text before it appears; where a limit is exceeded
     there is none, the report is printed, and the exit code is 13. NAME.quality.json has the report either way.

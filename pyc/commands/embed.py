@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.count_progress import CountProgress
 from pyc.commands.json_lines import JsonLine, is_json_lines, read_texts
 from pyc.commands.opening import (
     ArtifactPlace,
@@ -147,16 +148,18 @@ class _Vectors:
     def __iter__(self) -> Iterator["FloatArray"]:
         from pyc.runtime.errors import RunError
 
-        while given := list(islice(self._texts, _BATCH_TEXTS)):
-            batch = [str(each.value) for each in given]
-            self.ids = [each.id for each in given]
-            try:
-                vectors = self._model.embed(batch)
-                self.cut += self._model.count_cut(batch)
-            except RunError as error:
-                raise RunError(self._placed(error)) from error
-            self.count += len(batch)
-            yield vectors
+        with CountProgress("texts") as progress:
+            while given := list(islice(self._texts, _BATCH_TEXTS)):
+                batch = [str(each.value) for each in given]
+                self.ids = [each.id for each in given]
+                try:
+                    vectors = self._model.embed(batch)
+                    self.cut += self._model.count_cut(batch)
+                except RunError as error:
+                    raise RunError(self._placed(error)) from error
+                self.count += len(batch)
+                yield vectors
+                progress.reach(self.count)
 
     def _placed(self, error: "RunError") -> str:
         """What is wrong with a batch, and where in all texts."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from pyc.commands.count_progress import CountProgress
 from pyc.commands.json_lines import is_json_lines, parse_line
 from pyc.commands.reading import read_lines
 from pyc.commands.screen import Screen, tell
@@ -105,8 +106,11 @@ def generate_all(
         if error.prompt is None:
             raise
         raise RunError(f"{entries[error.prompt].where}: {error.__cause__}") from error
-    with closing(generated) as batch:
-        tokens = _print_json(batch, entries) if as_json else _print_texts(batch, entries, echo)
+    with closing(generated) as batch, CountProgress("prompts", len(entries)) as progress:
+        if as_json:
+            tokens = _print_json(batch, entries, progress)
+        else:
+            tokens = _print_texts(batch, entries, echo, progress)
     if stats:
         elapsed_s = time.perf_counter() - start
         read = sum(stream.prompt_tokens for stream in batch)
@@ -114,7 +118,7 @@ def generate_all(
         tell(f"{prompts}; {counted(tokens, 'token')} in {elapsed_s:.2f} s, {tokens / elapsed_s:.1f} tokens/s in all")
 
 
-def _print_texts(batch: "Batch", entries: Sequence[Entry], echo: bool) -> int:
+def _print_texts(batch: "Batch", entries: Sequence[Entry], echo: bool, progress: CountProgress) -> int:
     screen, count = Screen(), 0
     for number, (stream, entry) in enumerate(zip(batch, entries, strict=True), 1):
         title = " ".join(entry.title.split())
@@ -128,11 +132,13 @@ def _print_texts(batch: "Batch", entries: Sequence[Entry], echo: bool) -> int:
                 count += 1
         finally:
             screen.show("\n" if number == len(entries) else "\n\n")
+        progress.reach(number)
     return count
 
 
-def _print_json(batch: "Batch", entries: Sequence[Entry]) -> int:
+def _print_json(batch: "Batch", entries: Sequence[Entry], progress: CountProgress) -> int:
     found: list[list[Token]] = [[] for _ in entries]
+    finished = 0
     for index, token in batch.stream():
         found[index].append(token)
         if token.finish_reason is not None:
@@ -147,4 +153,6 @@ def _print_json(batch: "Batch", entries: Sequence[Entry]) -> int:
                     "completion_tokens": len(found[index]),
                 }
             )
+            finished += 1
+            progress.reach(finished)
     return sum(map(len, found))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyc.runtime.sources.protocol import Mode
 
 
+BACKENDS = ("cpu", "onnx", "tensorrt", "cuda")
+"""The engines, as `pyc.runtime.executors.registry` has them."""
 ARTIFACT_FILE = click.Path(path_type=Path, readable=False)
 """A file that a command opens as an artifact. That it cannot be read is said when it is opened (8): click would call it
 wrong usage (2)."""
@@ -90,8 +92,8 @@ trust_option = click.option(
 
 backend_option = click.option(
     "--backend",
-    metavar="NAME",
-    help="The engine: cpu, onnx, tensorrt or cuda.  [default: the first of the artifact's that runs here]",
+    type=click.Choice(BACKENDS),
+    help="The engine.  [default: the first of the artifact's that runs here]",
 )
 
 

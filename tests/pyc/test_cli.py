@@ -415,3 +415,22 @@ def test_bash_completes_commands_and_options_as_the_quickstart_says(tmp_path) ->
         ["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.stdout.split(), done.stderr) == (["[build]", "[--program-only]", "[]"], "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run m.pyca --backend vulkan", "Invalid value for '--backend': 'vulkan' is not one of"),
+        ("build m.yaml --jobs slurm", "Invalid value for '--jobs': got 'slurm', expected \"ray\" or"),
+    ],
+)
+def test_a_value_out_of_an_options_range_is_wrong_usage(words, said, capsys):
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_options_name_the_engines_that_there_are():
+    from pyc.commands.opening import BACKENDS
+    from pyc.runtime.executors.registry import EXECUTORS
+
+    assert list(BACKENDS) == [name for name in EXECUTORS if name != "tvm"]  # what the CPU's was called

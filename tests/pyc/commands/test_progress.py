@@ -6,6 +6,7 @@ import click
 import pytest
 
 from pyc.cli import cli
+from pyc.commands.count_progress import CountProgress
 from pyc.commands.progress import PlainProgress, amount_text, report_progress
 from pyc.commands.transfer_progress import TransferProgress
 from pyc.passes.build_events import BuildEvent
@@ -74,6 +75,20 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     assert "writing weights" in printed.err
     assert "100% of 1 kB" in printed.err
     assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "out_is_terminal", "said"),
+    [((), False, "pyc: 512 of 1024 texts, "), (("-q",), False, ""), ((), True, "")],
+)
+def test_what_is_counted_is_told_where_nobody_sees_it(options, out_is_terminal, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: out_is_terminal)
+    monkeypatch.setattr(CountProgress, "LINE_EVERY_S", 0.0)
+    whole = cli.make_context("pyc", [*options, "embed"])
+    with whole, click.Context(click.Command("embed"), whole), CountProgress("texts", 1024) as progress:
+        progress.reach(512)
+    err = capsys.readouterr().err
+    assert err.startswith(said) and err.count("\n") == (said != "") and (not said or err.endswith(" a second\n"))
 
 
 def test_the_bar_goes_when_the_build_fails(monkeypatch, capsys):
