@@ -18,7 +18,7 @@ from pyc.models.files import Directory
 from pyc.models.messages import quoted
 from pyc.models.tokenizer_files import read_tokenizer_config, read_tokenizer_files
 from pyc.runtime.errors import PycError
-from pyc.runtime.text.chat.template_files import SUFFIX
+from pyc.runtime.text.chat.template_files import DEFAULT_FILE, SUFFIX
 from pyc.runtime.text.special_tokens import CONFIG, MAP, MODEL, TOKENIZER, named_tokens, special_tokens
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,8 @@ def _different_template(own: Mapping[str, bytes], carried: Mapping[str, bytes]) 
         if not file.endswith(SUFFIX):
             continue
         if file not in carried:
-            return f"without it there is no {file}"
+            of_name = "" if file == DEFAULT_FILE else f" {file.rpartition('/')[2].removesuffix(SUFFIX)!r}"
+            return f"the model has no chat template{of_name}"
         if text.removesuffix(b"\n") != carried[file].removesuffix(b"\n"):
             return f"{file} is another"
     return ""

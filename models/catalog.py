@@ -183,7 +183,10 @@ def _with_files(
     given = checkpoint.directory.read(generation.FILE)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
     label, opened = tokenizer.label, checkpoint.directory.files
-    check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, label, opened, cache)
+    info = module.info
+    check_tokenizer(
+        dict(files), info.architecture, info.vocab_size, defaults.eos_token_ids, label, opened, cache
+    )
     if module.info.kind == "decoder":
         check_chat_templates(dict((*files, (CONFIG, config))), label, opened)
     return Module(

@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.models.tokenizer_classes import REMEDY, warn_of_class
 from pyc.runtime.errors import ArtifactError, IngestError
 from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, TOKENIZER, named_tokens
 from pyc.runtime.text.tokenizer import Tokenizer
@@ -18,49 +19,17 @@ from pyc.runtime.text.tokenizer_trial import TRIAL_VERSION, Findings, try_tokeni
 
 logger = logging.getLogger(__name__)
 
-_REMEDY = "download it again, or write it again with AutoTokenizer.from_pretrained(path).save_pretrained(path)"
-
 
 class _Flags(msgspec.Struct, frozen=True):
     """What a build warns of, of tokenizer_config.json: anything may stand there, since nothing depends on it."""
 
     add_bos_token: object = None
     add_eos_token: object = None
-    do_lower_case: object = None
-    strip_accents: object = None
-    tokenize_chinese_chars: object = None
-    tokenizer_class: object = None
-
-
-class _BertNormalizer(msgspec.Struct, frozen=True, tag="BertNormalizer", tag_field="type"):
-    lowercase: bool | None = None
-    strip_accents: bool | None = None
-    handle_chinese_chars: bool | None = None
-
-
-_BERT_FLAGS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
-"""Of tokenizer_config.json, and what tokenizer.json calls them."""
-BERT_CLASSES = frozenset(
-    f"{family}Tokenizer"
-    for family in (
-        *("Bert", "DistilBert", "Electra", "Funnel", "LayoutLM", "LayoutLMv2"),
-        *("Lxmert", "MPNet", "MobileBert", "Splinter", "SqueezeBert"),
-    )
-)
-"""Of transformers 5, those that make the normalizer of tokenizer.json anew from these flags. A BERT that names none has
-the first."""
-
-
-class _BertDocument(msgspec.Struct, frozen=True):
-    normalizer: _BertNormalizer
 
 
 def check_tokenizer(
     carried: Mapping[str, bytes],
+    architecture: str,
     vocab_size: int,
     eos_token_ids: Sequence[int],
     where: str,
@@ -72,9 +41,9 @@ def check_tokenizer(
     It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
     (`vocab_size` rows); the special tokens that the files beside it name must exist, but for pad_token, which nothing
     here writes. An end-of-sequence token that is not among `eos_token_ids` is worth a warning: texts would not end
-    where the tokenizer says. So is a flag of tokenizer_config.json on which tokens a text gets, or on what a BERT's
-    normalizer does, where tokenizer.json has it otherwise. A trial that was passed is not repeated while its findings
-    are in `cache`.
+    where the tokenizer says. So is a flag of tokenizer_config.json on which tokens a text gets, where tokenizer.json
+    has it otherwise, and what the tokenizer's class does otherwise. A trial that was passed is not repeated while its
+    findings are in `cache`.
     """
     content = carried.get(TOKENIZER)
     if content is None:
@@ -88,7 +57,7 @@ def check_tokenizer(
         check_tokenizer_json(content)
         findings = _tried(content, tuple(special.values()), cache)
     except TokenizerRuleError as problem:
-        raise IngestError(f"{where}: {TOKENIZER}: {problem}; {_REMEDY}") from problem
+        raise IngestError(f"{where}: {TOKENIZER}: {problem}; {REMEDY}") from problem
     if findings.largest_id >= vocab_size:
         raise IngestError(
             f"{where}: {TOKENIZER}: the token {findings.largest_token!r} has id {findings.largest_id}, expected ids "
@@ -103,7 +72,7 @@ def check_tokenizer(
             )  # fmt: skip
         elif ids[name] is None:
             raise IngestError(
-                f"{where}: {named[name].file}: {name} is {token!r:.100}, which {TOKENIZER} does not have; {_REMEDY}"
+                f"{where}: {named[name].file}: {name} is {token!r:.100}, which {TOKENIZER} does not have; {REMEDY}"
             )
     eos = ids.get("eos_token")
     if eos is not None and eos_token_ids and eos not in eos_token_ids:
@@ -114,7 +83,7 @@ def check_tokenizer(
         )  # fmt: skip
     flags = msgspec.json.decode(carried.get(CONFIG, b"{}"), type=_Flags)
     _warn_of_added(flags, special, ids, findings.added, where, files)
-    _warn_of_normalizer(flags, content, where, files)
+    warn_of_class(carried, architecture, where, files)
 
 
 def _warn_of_added(
@@ -142,35 +111,6 @@ def _warn_of_added(
             logger,
             "%s: %s says %s: %s, and the post_processor of %s %s %r; %s, as in transformers 5",
             where, CONFIG, name, str(flag).lower(), TOKENIZER, does, special[token], follows,
-        )  # fmt: skip
-
-
-def _warn_of_normalizer(flags: _Flags, content: bytes, where: str, files: SourceFiles) -> None:
-    """Log a warning for each flag of tokenizer_config.json that tokenizer.json has otherwise, where the class makes its
-    normalizer anew from them (tests/reference/test_tokenizers.py). One that is absent has a default."""
-    named = flags.tokenizer_class
-    if isinstance(named, str) and named.removesuffix("Fast") not in BERT_CLASSES:
-        return
-    if b'"BertNormalizer"' not in content:
-        return
-    try:
-        normalizer = msgspec.json.decode(content, type=_BertDocument).normalizer
-    except msgspec.ValidationError:  # one of several, or of other fields
-        return
-    given = {name: flag for name in _BERT_FLAGS if isinstance(flag := getattr(flags, name), bool)}
-    lowers = given.get("do_lower_case", True)
-    defaults = {"do_lower_case": True, "strip_accents": lowers, "tokenize_chinese_chars": True}
-    for name, field in _BERT_FLAGS.items():
-        wanted, done = given.get(name, defaults[name]), getattr(normalizer, field)
-        if done is None and name == "strip_accents" and name in given:
-            done = normalizer.lowercase  # accents go where letters become small ones
-        if done is None or wanted == done:
-            continue
-        says = "says {}: {}" if name in given else "has no {}, which is {} then"
-        files.warn(
-            logger,
-            "%s: %s %s, and the normalizer of %s %s: %s, which is followed; transformers follows the former; %s",
-            where, CONFIG, says.format(name, str(wanted).lower()), TOKENIZER, field, str(done).lower(), _REMEDY,
         )  # fmt: skip
 
 

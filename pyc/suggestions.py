@@ -32,7 +32,7 @@ COMMANDS_ELSEWHERE = {
 OPTIONS_ELSEWHERE = {
     "--chat": ("-i", "-cnv", "--interactive", "--conversation"),
     "--context": ("-c", "--ctx-size", "--n-ctx", "--max-model-len", "--num-ctx", "--num_ctx"),
-    "--json": ("--format", "--output-format"),
+    "--json": ("--format", "--output-format", "--output"),
     "--max-tokens": ("--n-predict", "--predict", "--num-predict"),
     "--prompt-file": ("-f", "--file"),
     "--repetition-penalty": ("--repeat-penalty",),
@@ -64,6 +64,9 @@ _OF_RUNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("-fa", "--flash-attn"), "Attention needs no option."),
     (("-ctk", "-ctv", "--cache-type-k", "--cache-type-v"),
      "How keys and values are stored is chosen by the build: --set quantize.kv_cache=int8."),
+    (("--chat-template", "--jinja"), "The chat template is the checkpoint's: build with another."),
+    (("--color", "--colour"), "A terminal has colours without an option, unless NO_COLOR is set."),
+    (("--image", "--mmproj"), "Images are not read."),
     (("--mlock", "--keep-alive", "--keepalive"), "Weights are mapped: they stay in memory while there is room."),
 )  # fmt: skip
 """The same of commands that take a prompt."""

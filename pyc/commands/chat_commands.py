@@ -40,7 +40,10 @@ def run_command(chat: Chat, line: str) -> None:
     name, _, argument = line.partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        raise RunError(f"/{name}: there is no such command; /help lists them, and //{name} sends /{name} to the model")
+        meant = f" (here it is /{ELSEWHERE[name]})" if name in ELSEWHERE else ""
+        raise RunError(
+            f"/{name}: there is no such command{meant}; /help lists them, and //{name} sends /{name} to the model"
+        )
     argument = argument.strip()
     if argument and command.usage == f"/{name}":
         raise RunError(f"/{name}: got {argument!r:.40}, expected nothing behind it")
@@ -186,3 +189,5 @@ COMMANDS = {
     "quit": ChatCommand(_exit, "/quit", "the same"),
 }
 """Every command by its name."""
+ELSEWHERE = {"bye": "exit", "clear": "reset", "new": "reset", "regen": "undo", "set": "system", "?": "help"}
+"""Commands of other tools' chats, and ours."""

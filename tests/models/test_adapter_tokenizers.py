@@ -91,7 +91,7 @@ OTHER = {
             (folder / "additional_chat_templates").mkdir(),
             (folder / "additional_chat_templates" / "tool_use.jinja").write_text(TEMPLATE),
         ],
-        "without it there is no additional_chat_templates/tool_use.jinja",
+        "the model has no chat template 'tool_use'",
     ),
     "another end": (
         lambda folder: edit(folder, "tokenizer_config.json", lambda document: document.update(eos_token="<pad>")),

@@ -177,3 +177,8 @@ def test_the_url_of_another_page_is_no_model(url):
 @pytest.mark.parametrize("text", ["https://example.com/org/name", "hf.co/org", "hf.co/org/../name", "hf.co.org/a/b"])
 def test_other_urls_are_no_models(text):
     assert instead_of_url(text) == ""
+
+
+def test_a_url_of_gguf_files_asks_for_the_model_that_they_were_made_of() -> None:
+    said = instead_of_url("https://hf.co/Qwen/Qwen3-0.6B-GGUF")
+    assert said == "this is a URL of GGUF files, which are not read; write org/name of the model that they were made of"

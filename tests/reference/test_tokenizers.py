@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_tokenizers import KINDS
 
-from pyc.models.tokenizer_checks import BERT_CLASSES
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.models.catalog import ARCHITECTURES
+from pyc.models.tokenizer_classes import BERT_CLASSES, QWEN2_SPLIT, warn_of_class
 from pyc.runtime.text.tokenizer import Tokenizer
 
 ENDS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -81,3 +84,37 @@ def test_classes_that_make_their_normalizer_anew(tmp_path: Path, name: str) -> N
     normalizer = json.loads(theirs.backend_tokenizer.to_str())["normalizer"]
     assert normalizer["type"] == "BertNormalizer"
     assert normalizer["lowercase"] == (name in OTHER_CLASSES)
+
+
+QWEN_CLASSES = (None, "Qwen2Tokenizer", "Qwen2TokenizerFast")
+
+
+@pytest.mark.parametrize("name", [*QWEN_CLASSES, "PreTrainedTokenizerFast", "TokenizersBackend", "GPT2Tokenizer"])
+@pytest.mark.parametrize("model_type", sorted({*ARCHITECTURES} - {"bert"}))
+def test_how_a_qwen2_splits_texts(tmp_path: Path, model_type: str, name: str | None, caplog: Any) -> None:
+    """A build warns where transformers takes the class that splits otherwise than tokenizer.json."""
+    import tokenizers
+    import transformers
+
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = {} if name is None else {"tokenizer_class": name}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    made = json.loads(theirs.backend_tokenizer.to_str())
+    splits = [each.get("pattern", {}).get("Regex") for each in made["pre_tokenizer"].get("pretokenizers", ())]
+
+    def warnings() -> int:
+        carried = {each: (tmp_path / each).read_bytes() for each in ("tokenizer.json", "tokenizer_config.json")}
+        caplog.clear()
+        with SourceFiles() as files:
+            warn_of_class(carried, model_type, "here", files)
+        return len([text for text in caplog.messages if "Qwen2Tokenizer; the file is followed" in text])
+
+    assert warnings() == (QWEN2_SPLIT in splits) == (type(theirs).__name__ == "Qwen2Tokenizer")
+    theirs.save_pretrained(tmp_path)
+    assert warnings() == 0, "the remedy"

@@ -198,6 +198,7 @@ def _unbuffered_line(descriptor: int) -> str:
 def test_commands(chat, tmp_path):
     terminal = chat()
     assert "there is no such command; /help lists them, and //bogus" in terminal.ask("/bogus")
+    assert "there is no such command (here it is /reset); /help" in terminal.ask("/clear")
     assert "'/bogus'" in terminal.ask("//bogus")
     assert "expected nothing behind it" in terminal.ask("/reset all")
     assert "/save! FILE" in terminal.ask("/help")

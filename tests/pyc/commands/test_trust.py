@@ -119,6 +119,12 @@ def test_a_place_for_keys_that_is_no_folder(place, pyc, make_artifact, tmp_path,
         assert message in err and "set PYC_HOME to a folder" in err, arguments
 
 
+@pytest.mark.parametrize("subject", ["mistyped.pyca", "models/mistyped"])
+def test_a_mistyped_artifact_is_told_as_one_that_is_not_there(pyc, key_home, subject):
+    code, out, err = pyc("trust", "revoke", subject)
+    assert (code, out) == (10, "") and err.startswith(f"pyc: error: {subject}: cannot be opened: No such file")
+
+
 def test_a_key_from_elsewhere_makes_its_artifacts_acceptable(pyc, make_artifact, monkeypatch, tmp_path):
     """The whole story: one machine builds, the other trusts."""
     path = make_artifact()
