@@ -15,6 +15,7 @@ from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.policy import REQUIRED, asked_policy
+from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, ExecutorOptions, RandomWeights
 from pyc.runtime.generation.kv_blocks import blocks_for
@@ -57,6 +58,7 @@ class Loaded:
     kv_blocks: int
     context: int
     virtual_tokens: int
+    digest: str
 
 
 def load_executor(path: str | os.PathLike[str] | Artifact, options: LoadOptions) -> Loaded:
@@ -93,7 +95,8 @@ def load_executor(path: str | os.PathLike[str] | Artifact, options: LoadOptions)
     program = next((program for program in header.programs if program.isa == executor.isa), None)
     loaded = f"{artifact.path}: {artifact.size_bytes} bytes, {info.architecture} for {executor.isa}"
     logger.info("%s, %s, context %d", loaded, counted(executor.threads, "thread"), context)
-    return Loaded(info, header.generation, executor, tokenizer, templates, program, kv_blocks, context, before)
+    digest = artifact_digest(artifact.prelude.header_sha256)
+    return Loaded(info, header.generation, executor, tokenizer, templates, program, kv_blocks, context, before, digest)
 
 
 def _check_arguments(path: object, isa: object, backend: object, trust: object, mode: object) -> None:

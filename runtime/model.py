@@ -55,10 +55,13 @@ class Model(Handle):
         kv_blocks: int = 0,
         context: int | None = None,
         virtual_tokens: int = 0,
+        digest: str = "",
     ) -> None:
         """`executor` runs `program` and has `kv_blocks` cache blocks; `context` may lower what is left to a sequence
-        behind `virtual_tokens`. `chat_template` is one, or several by name. See `load`."""
+        behind `virtual_tokens`. `chat_template` is one, or several by name. `digest` is the artifact's, as
+        `pyc verify --json` prints it and `pyc trust revoke` takes it. See `load`."""
         self.info = info
+        self.digest = digest
         self.program = program
         self.generation = generation
         self._tokenizer = tokenizer
@@ -365,4 +368,5 @@ def model_of(loaded: Loaded) -> Model:
         kv_blocks=loaded.kv_blocks,
         context=loaded.context,
         virtual_tokens=loaded.virtual_tokens,
+        digest=loaded.digest,
     )

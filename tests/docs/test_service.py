@@ -1,5 +1,6 @@
 """docs/service.md: the program of the page answers, refuses, is left by its clients, and ends."""
 
+import gc
 import http.client
 import json
 import re
@@ -20,7 +21,9 @@ ADD = {"prompt": "def add(a, b):\n", "temperature": 0}
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("service") / "demo.pyca"
-    pyc.build(ROOT / "models/demo/model.yaml", output=path, overrides=["targets.0.isa=[x86-64]"])
+    result = pyc.build(ROOT / "models/demo/model.yaml", output=path, overrides=["targets.0.isa=[x86-64]"])
+    with pyc.load(path) as model:
+        assert model.digest == result.digest
     return path
 
 
@@ -88,3 +91,22 @@ def test_clients_that_go_away_leave_room_and_sigterm_lets_answers_end(service: S
     assert lines(response)[-1]["finish_reason"] is not None
     assert service.process.wait(60) == 0
     assert service.log.read_text().count("Traceback") == 0
+
+
+def test_streams_of_a_model_that_is_dropped_go_on_and_then_its_memory_goes_back(artifact: Path) -> None:
+    """How docs/python.md has a service take a new artifact."""
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(str(artifact))
+
+    model, before = pyc.load(artifact), mapped()
+    stream = model.generate(ADD["prompt"], max_tokens=12, temperature=0.0)
+    text = next(stream).text
+    model = pyc.load(artifact)
+    assert mapped() == 2 * before > 0
+    text += stream.text()
+    assert text == model.generate(ADD["prompt"], max_tokens=12, temperature=0.0).text()
+    del stream
+    gc.collect()
+    assert mapped() == before
+    model.close()
