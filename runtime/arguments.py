@@ -108,7 +108,8 @@ def texts(values: object, name: str, most: int | None = None) -> list[str]:
     `most`, of which no more are read."""
     if isinstance(values, str):
         raise RunError(f"{name}: got one string, expected a sequence of texts; write [text]")
-    if isinstance(values, (bytes, bytearray, Mapping)) or not hasattr(values, "__iter__") or _is_scalar(values):
+    others = (bytes, bytearray, Mapping)
+    if isinstance(values, others) or not hasattr(values, "__iter__") or _is_scalar(values) or _is_table(values):
         raise RunError(f"{name}: got {shown(values)}, expected a sequence of texts")
     read = islice(cast("Iterable[object]", values), None if most is None else most + 1)
     found = [checked_text(text, f"{name}[{index}]") for index, text in enumerate(read)]
@@ -121,7 +122,7 @@ def is_sequence(value: object) -> bool:
     """Whether `value` is a list, a tuple, an array or their like, and not text or bytes."""
     if isinstance(value, (list, tuple)):  # each token's, and soon told
         return True
-    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)) or _is_scalar(value):
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)) or _is_scalar(value) or _is_table(value):
         return False
     return isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__getitem__"))
 
@@ -136,6 +137,11 @@ def _is_number(value: object) -> bool:
 def _is_scalar(value: object) -> bool:
     """Whether `value` is an array without a dimension, which has the methods of a sequence all the same."""
     return getattr(value, "shape", None) == ()
+
+
+def _is_table(value: object) -> bool:
+    """Whether `value` has rows and columns, as those of pandas and polars have, which iterate over names or columns."""
+    return hasattr(value, "columns") and len(getattr(value, "shape", ())) == 2
 
 
 def providers(values: object) -> tuple[tuple[str, dict[str, str]], ...]:

@@ -27,6 +27,24 @@ class Point:
     x: int = 1
 
 
+class Table:
+    """As pandas and polars have them: to iterate over one gives the names of its columns, to index it a column."""
+
+    columns, shape, ndim = ("a",), (2, 1), 2
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __getitem__(self, key: object) -> Any:
+        return self
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array([["x"], ["y"]], dtype=object)
+
+
 def generator() -> Iterator[int]:
     yield 1
 
@@ -38,7 +56,8 @@ for _ in range(40):
     shared = [shared, shared]
 
 # Values that are wrong nearly everywhere, and those that are right somewhere.
-NOTHING_USES = [Point(), b"bytes", object(), print, {1, 2}, 1j, Path("x"), np.zeros((2, 2)), {"a": 1}, generator()]
+NOTHING_USES = [Table(), Point(), b"bytes", object(), print, {1, 2}, 1j, Path("x"), np.zeros((2, 2))]
+NOTHING_USES += [{"a": 1}, generator()]
 TEXT = ["x", "\ud800", ""]
 NUMBERS = [-1, 1.5, float("nan"), float("inf"), True, 10**400, Fraction(10**400), np.float32(-3), np.float64("nan")]
 NUMBERS += [np.array(5), np.timedelta64(1, "s")]
