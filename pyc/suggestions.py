@@ -36,7 +36,7 @@ OPTIONS_ELSEWHERE = {
     "--max-tokens": ("--n-predict", "--predict", "--num-predict"),
     "--prompt-file": ("-f", "--file"),
     "--repetition-penalty": ("--repeat-penalty",),
-    "--scheme": ("-q", "--quantization", "--quant", "--bits", "--dtype"),
+    "--scheme": ("-q", "--quantization", "--quantize", "--quant", "--bits", "--dtype", "--type"),
     "--seed": ("-s",),
     "--system": ("-sys", "--system-prompt"),
     "--text": ("-f", "--file"),

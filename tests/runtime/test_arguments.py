@@ -56,7 +56,7 @@ for _ in range(40):
     shared = [shared, shared]
 
 # Values that are wrong nearly everywhere, and those that are right somewhere.
-NOTHING_USES = [Table(), Point(), b"bytes", object(), print, {1, 2}, 1j, Path("x"), np.zeros((2, 2))]
+NOTHING_USES = [Point(), b"bytes", object(), print, {1, 2}, 1j, Path("x"), Table(), np.zeros((2, 2))]
 NOTHING_USES += [{"a": 1}, generator()]
 TEXT = ["x", "\ud800", ""]
 NUMBERS = [-1, 1.5, float("nan"), float("inf"), True, 10**400, Fraction(10**400), np.float32(-3), np.float64("nan")]
