@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from pyc.runtime.arguments import checked_text, flag
+from pyc.runtime.arguments import checked_text, flag, kind_of
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.host.signal_handlers import unless_signalled
@@ -113,7 +113,7 @@ class ChatTemplate:
             refuse_deep_caller(error)
             if isinstance(error, RunError):
                 raise
-            raise _refusal(error) from error
+            raise _refusal(error, cast("list[dict[str, object]]", values["messages"])) from error
 
 
 def strftime_now(pattern: str) -> str:
@@ -123,11 +123,22 @@ def strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _refusal(error: Exception) -> RunError:
+def _refusal(error: Exception, messages: Sequence[Mapping[str, object]] = ()) -> RunError:
     kind = type(error).__name__
     line = getattr(error, "lineno", None)
     where = f" in line {line}" if isinstance(line, int) else ""
-    return RunError(f"chat template: {printable(str(error).strip()[:500]) or kind}{where} ({kind})")
+    why = _odd_content(messages) if kind in ("TypeError", "UndefinedError") else ""
+    return RunError(f"chat template: {printable(str(error).strip()[:500]) or kind}{where} ({kind}){why}")
+
+
+def _odd_content(messages: Sequence[Mapping[str, object]]) -> str:
+    """Which message a template that takes texts alone may have failed at."""
+    for index, message in enumerate(messages):
+        if "content" not in message:
+            return f"; messages[{index}] has no content"
+        if not isinstance(message["content"], str):
+            return f"; the content of messages[{index}] is {kind_of(message['content'])} and not text"
+    return ""
 
 
 def _characters(value: object) -> int:

@@ -301,3 +301,18 @@ def test_what_a_signal_handler_raises_passes(alarm: None, monkeypatch: pytest.Mo
     interrupt(monkeypatch, handle)
     with pytest.raises(OutOfTimeError):
         template.render([{"role": "user", "content": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({}, r"\(TypeError\); messages\[1\] has no content$"),
+        ({"content": [{"type": "text", "text": "hi"}]}, r"; the content of messages\[1\] is list and not text$"),
+        ({"content": 5}, r"; the content of messages\[1\] is int and not text$"),
+    ],
+)
+def test_a_message_that_a_template_cannot_take_is_named(content: dict[str, Any], said: str) -> None:
+    template = ChatTemplate("{% for message in messages %}{{ message.role + message.content }}{% endfor %}")
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", **content}]
+    with pytest.raises(RunError, match=said):
+        template.render(messages)
