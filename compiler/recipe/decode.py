@@ -119,7 +119,8 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
         plain[entry.key] = _value(entry.node, fields[entry.key].type, where)
     for name, field in fields.items():
         if field.required and name not in plain:
-            fail(node.mark, f"{path or 'recipe'}: the key {name} is missing; add `{name}: ...`")
+            inside = f"{path}: " if path else ""
+            fail(node.mark, f"{inside}the key {name} is missing; add `{name}: ...`")
     return plain
 
 

@@ -13,6 +13,7 @@ from pyc.runtime.errors import RunError
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.host.handle import Handle
+from pyc.runtime.text.counted import counted
 
 INTERRUPTED = "generate: an interruption ended this request and those given with it; ask again"
 
@@ -53,6 +54,12 @@ class TokenStream(Handle, Iterator[Token]):
         self._request = request
         self._submission = submission
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        """How far it is: <pyc.TokenStream: 12 tokens after 7 of the prompt, at its end>."""
+        state = ", at its end" if self.is_at_end else "" if self.has_begun else ", not begun"
+        made = counted(len(self._request.output), "token")
+        return f"<pyc.TokenStream: {made} after {self.prompt_tokens} of the prompt{state}>"
 
     @property
     def prompt_tokens(self) -> int:

@@ -310,6 +310,15 @@ def test_bad_arguments_are_refused_before_anything_runs(
     assert model.executor.calls == []
 
 
+def test_a_stream_says_how_far_it_is(make: Make) -> None:
+    stream = make().generate([5, 6], max_tokens=2)
+    assert repr(stream) == "<pyc.TokenStream: 0 tokens after 2 of the prompt, not begun>"
+    next(stream)
+    assert repr(stream) == "<pyc.TokenStream: 1 token after 2 of the prompt>"
+    assert len(list(stream)) == 1
+    assert repr(stream) == "<pyc.TokenStream: 2 tokens after 2 of the prompt, at its end>"
+
+
 def test_a_closed_model_refuses(make: Make) -> None:
     with make() as model:
         assert model.logits([1]).shape[0] == 1
