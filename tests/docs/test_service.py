@@ -40,9 +40,11 @@ class Service:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.port = int(self.process.stdout.readline().rpartition(":")[2])
 
-    def ask(self, body: object, path: str = "/generate") -> http.client.HTTPResponse:
+    def ask(
+        self, body: object, path: str = "/generate", headers: dict[str, str] | None = None
+    ) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST", path, body if isinstance(body, str) else json.dumps(body))
+        connection.request("POST", path, body if isinstance(body, str) else json.dumps(body), headers or {})
         return connection.getresponse()
 
 
@@ -67,13 +69,17 @@ def test_it_answers_what_the_model_says_and_refuses_what_it_does_not_take(servic
     assert (response.status, "".join(line["text"] for line in answer)) == (200, expected)
     assert [line["finish_reason"] for line in answer] == [None] * 11 + ["length"]
     for body, said in (
-        ("x", "expected JSON"), ([], "expected JSON"), ({}, "expected JSON"), ({"prompt": 5}, "prompt: got 5"),
+        ("x", "expected JSON"), ([], "expected JSON"), ({}, "expected JSON"), ({"prompt": 5}, "expected JSON"),
+        ({"prompt": ["a", "b"]}, "expected JSON"), ({"messages": ["a"]}, "expected JSON"),
+        ("[" * 99999, "expected JSON"),
         ({"messages": []}, "got no tokens"), (ADD | {"temperature": -1}, "temperature: got -1"),
         (ADD | {"max_tokens": "many"}, "max_tokens: got 'many'"), (ADD | {"stop": 5}, "stop: got 5"),
     ):  # fmt: skip
         response = service.ask(body)
         assert response.status == 400 and said in lines(response)[0]["error"], body
     assert service.ask(ADD, "/other").status == 404
+    for size in ("-5", "many", str(1 << 30), "9" * 5000, "\u00b2"):
+        assert service.ask("x", headers={"Content-Length": size}).status == 413, size
     assert service.log.read_text().count("Traceback") == 0
 
 
