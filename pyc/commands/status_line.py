@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from pyc.commands.screen import is_terminal
 from pyc.runtime.text.printable import printable
 
 
@@ -18,7 +19,7 @@ def is_quiet() -> bool:
 def show_status(text: str) -> None:
     """Show `text` in place of what was shown last; "" takes it away. Nothing under `pyc -q`, and where standard error
     is no terminal that goes back to the start of a line."""
-    if is_quiet() or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", ""):
+    if is_quiet() or not is_terminal(sys.stderr) or os.environ.get("TERM") in ("dumb", ""):
         return
     width = max(shutil.get_terminal_size().columns - 1, 1)
     line = printable(text)[:width]
