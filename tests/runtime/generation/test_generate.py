@@ -1,74 +1,26 @@
 """Generation and the Model over a fake decoder."""
 
 import asyncio
-import itertools
 import json
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from interruptions import InterruptedAt, interrupted
-from msgspec.structs import replace
-from numpy.typing import NDArray
+from text_models import CONTEXT, Make, greedy, ids_of, make
 
 from pyc.runtime.artifact.format import Generation
-from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.errors import RunError
 from pyc.runtime.generation.request import Token
 from pyc.runtime.generation.sampling import SamplingParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
-from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.settings import GenerateSettings
-from pyc.runtime.generation.slots import SlotOwner
-from pyc.runtime.model import Model
 from pyc.runtime.text.tokenizer import Tokenizer
 
-KV_BLOCKS = 30
-CONTEXT = 128
-Make = Callable[..., Model]
-
-
-@pytest.fixture
-def make(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> Make:
-    """A Model over the fake decoder, whose vocabulary is the byte-level tokenizer's."""
-
-    def build(
-        generation: Generation | None = None,
-        *,
-        template: str | None = None,
-        text: bool = True,
-        tokenizer: Tokenizer = tokenizers["byte_level_bpe"],
-    ) -> Model:
-        info = fake.decoder_info(vocab_size=tokenizer.vocab_size, context=CONTEXT)
-        executor = fake.FakeDecoder(info, kv_blocks=KV_BLOCKS)
-        return Model(
-            info,
-            generation or Generation(),
-            executor,
-            tokenizer if text else None,
-            template,
-            kv_blocks=KV_BLOCKS,
-        )
-
-    return build
-
-
-def greedy(fake: ModuleType, model: Model, prompt: list[int], count: int) -> list[int]:
-    """Greedy tokens from the reference, which knows no cache."""
-    ids = list(prompt)
-    for _ in range(count):
-        ids.append(int(fake.reference_logits(model.info, ids)[-1].argmax()))
-    return ids[len(prompt) :]
-
-
-def ids_of(tokens: list[Token]) -> list[int]:
-    return [token.id for token in tokens]
+__all__ = ["make"]
 
 
 def test_greedy_equals_the_reference(fake: ModuleType, make: Make) -> None:
@@ -391,118 +343,6 @@ def test_defaults_come_from_the_model_and_arguments_go_before_them() -> None:
     assert resolve_sampling(greedy_model, GenerateSettings(top_k=5)).temperature == 0.6
 
 
-@pytest.mark.slow
-@given(lengths=st.lists(st.integers(1, 32), max_size=25), buckets=st.sampled_from([(32,), (8, 32), (8, 16, 64)]))
-def test_embeddings_do_not_depend_on_the_packing(
-    fake: ModuleType, lengths: list[int], buckets: tuple[int, ...]
-) -> None:
-    from pyc.runtime.generation.embedding import Embedder
-
-    info = fake.encoder_info()
-    executor = fake.FakeEncoder(info, embed=buckets)
-    random = np.random.default_rng(sum(lengths))
-    sequences = [random.integers(0, info.vocab_size, length).tolist() for length in lengths]
-    vectors = Embedder(executor, info).embed(sequences)
-    assert vectors.shape == (len(lengths), info.hidden_size)
-    assert vectors.dtype == np.float32
-    for ids, vector in zip(sequences, vectors, strict=True):
-        np.testing.assert_allclose(vector, fake.context_hidden(info, ids), atol=1e-5)
-    assert len(executor.calls) <= max(1, len(lengths))
-
-
-def test_a_header_with_more_sequences_than_rows_makes_no_buffers(fake: ModuleType) -> None:
-    from pyc.runtime.generation.embedding import Embedder
-
-    info = replace(fake.encoder_info(), max_sequences=2**31 - 1)
-    with pytest.raises(ArtifactError, match="its header has 2147483647 sequences in a step of 32 rows at most"):
-        Embedder(fake.FakeEncoder(info, embed=(8, 32)), info)
-
-
-def encoder(fake: ModuleType, tokenizers: dict[str, Tokenizer], context: int = 32) -> Model:
-    tokenizer = tokenizers["word_piece"]
-    info = fake.encoder_info(vocab_size=tokenizer.vocab_size, context=context)
-    return Model(info, Generation(), fake.FakeEncoder(info), tokenizer)
-
-
-def test_texts_are_embedded_in_order_and_cut_at_the_context(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
-    model = encoder(fake, tokenizers, context=10)
-    texts = ["hello world", "fox", "", "the quick brown fox jumps over the lazy dog " * 5, "dog"]
-    vectors = model.embed(texts)
-    for text, vector in zip(texts, vectors, strict=True):
-        ids = model.tokenizer.encode(text)
-        cut = ids if len(ids) <= 10 else [*ids[:9], ids[-1]]
-        np.testing.assert_allclose(vector, fake.context_hidden(model.info, cut), atol=1e-5)
-    assert model.embed([]).shape == (0, model.info.hidden_size)
-
-
-def test_threads_that_share_an_encoder_take_turns(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
-    model = encoder(fake, tokenizers)
-    texts, others = ["hello world", "fox"], ["brown fox", "dog"]
-    expected, of_others = model.embed(texts), model.embed(others)
-    run, found = model.executor.run, []
-    thread = threading.Thread(target=lambda: found.append(model.embed(others)))
-
-    def run_while_another_comes(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
-        if thread.ident is None:
-            thread.start()
-            thread.join(timeout=0.3)  # as long as a thread that does not wait for its turn may take to spoil this
-        return run(name, bucket, inputs)
-
-    model.executor.run = run_while_another_comes  # type: ignore[method-assign]
-    np.testing.assert_array_equal(model.embed(texts), expected)
-    thread.join()
-    np.testing.assert_array_equal(found[0], of_others)
-
-
-def test_a_signal_handler_that_generates_is_refused_and_spoils_nothing(fake: ModuleType, make: Make) -> None:
-    """At each run of a prompt and of steps, whether it begins a generation, goes on with one, or asks for logits."""
-    model, prompt = make(), [5, 6, 7]
-    expected, run = greedy(fake, model, prompt, 5), model.executor.run
-    begun = model.generate([1, 2], max_tokens=8)
-    next(begun)
-    attempts = (lambda: next(model.generate([1])), lambda: next(begun), lambda: model.logits([1, 2]))
-    said = []
-
-    def run_and_be_interrupted(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
-        result = run(name, bucket, inputs)
-        if len(said) < len(attempts):
-            with pytest.raises(RunError, match="this thread is in the middle of a run of this model") as caught:
-                attempts[len(said)]()
-            said.append(caught.value)
-        return result
-
-    model.executor.run = run_and_be_interrupted  # type: ignore[method-assign]
-    assert ids_of(list(model.generate(prompt, max_tokens=5, temperature=0.0))) == expected
-    assert len(said) == len(attempts)
-    assert ids_of(list(model.generate(prompt, max_tokens=5, temperature=0.0))) == expected
-
-
-def test_a_signal_handler_that_embeds_is_refused_and_spoils_nothing(
-    fake: ModuleType, tokenizers: dict[str, Tokenizer]
-) -> None:
-    model = encoder(fake, tokenizers)
-    texts = ["hello world", "fox"]
-    expected, run, said = model.embed(texts), model.executor.run, []
-
-    def run_and_be_interrupted(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
-        with pytest.raises(RunError, match=r"^embed: this thread is in the middle of it") as caught:
-            model.embed(["brown fox", "dog"])
-        said.append(caught.value)
-        return run(name, bucket, inputs)
-
-    model.executor.run = run_and_be_interrupted  # type: ignore[method-assign]
-    np.testing.assert_array_equal(model.embed(texts), expected)
-    assert len(said) == 1
-
-
-def test_an_encoder_does_not_generate_and_wants_a_list(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
-    model = encoder(fake, tokenizers)
-    with pytest.raises(RunError, match="is an encoder"):
-        model.generate("hello")
-    with pytest.raises(RunError, match="expected a sequence of texts"):
-        model.embed("hello")
-
-
 def test_models_and_tokens_say_what_they_are(make: Make) -> None:
     model = make()
     assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, context 128, numpy, 1 thread>"
@@ -510,111 +350,6 @@ def test_models_and_tokens_say_what_they_are(make: Make) -> None:
     assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, closed>"
     assert repr(Token(17, " cat", None, (), None)) == "Token(17, ' cat')"
     assert repr(Token(17, "", -0.25, (), "stop")) == "Token(17, '', logprob=-0.25, finish_reason='stop')"
-
-
-ANY_MOMENT = (
-    *("_advance", "_step", "_admit", "_begin", "_live", "_prefill", "_decode", "submit", "take", "wait"),
-    *("__next__", "choose", "take_slot", "release", "truncate", "reserve", "give_back"),
-)
-"""Functions of the scheduler, and of what takes and gives back slots and blocks."""
-
-
-@pytest.mark.slow
-def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
-    model = make()
-    prompts = [[5] * 5, [5] * 2 + [6] * 3]
-    expected = [ids_of(list(model.generate(prompt, max_tokens=2))) for prompt in prompts]
-    tracer = sys.gettrace()
-    for moment in itertools.count(1, 2):
-        interrupted = InterruptedAt(moment, ANY_MOMENT, "runtime")
-        sys.settrace(interrupted)
-        try:
-            for _ in model.generate(prompts[moment % 2], max_tokens=2):  # every block is given back and taken
-                pass
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(tracer)
-        got = ids_of(list(model.generate(prompts[moment // 2 % 2], max_tokens=2, reuse_prefix=True)))
-        assert got == expected[moment // 2 % 2], moment
-        assert model.session.slots.lost_blocks == 0
-        if interrupted.countdown > 0:
-            break
-    assert moment > 1000
-    for _ in range(model.info.max_sequences):
-        model.session.acquire()  # no slot is lost
-
-
-@pytest.mark.slow
-def test_who_catches_an_interruption_may_ask_again_at_once(make: Make) -> None:
-    """The exception is alive then, and with it whatever the frames that it passed have in variables."""
-    model = make()
-    prompts = [[5] * 5, [5] * 2 + [6] * 3]
-    expected = [ids_of(list(model.generate(prompt, max_tokens=2))) for prompt in prompts]
-    wanted = model.logits(prompts[0])
-    slots = model.info.max_sequences
-
-    def work() -> None:
-        for _ in model.generate(prompts[0], max_tokens=2):
-            pass
-        for _ in model.generate(prompts, max_tokens=1).stream():
-            pass
-        model.logits(prompts[0])
-        model.session.acquire(owner=SlotOwner())
-
-    moment = 0
-    for moment in interrupted(work, "/runtime/"):
-        assert ids_of(list(model.generate(prompts[moment % 2], max_tokens=2))) == expected[moment % 2], moment
-        if moment % 5 == 0:
-            assert [ids_of(list(stream)) for stream in model.generate(prompts, max_tokens=2)] == expected, moment
-            assert np.array_equal(model.logits(prompts[0]), wanted), moment
-    assert moment > 500
-    for _ in range(slots):
-        model.session.acquire()  # no slot is lost
-
-
-@pytest.mark.parametrize("file", ["session", "scheduler", "slots"])
-def test_a_kept_interruption_does_not_leave_the_model_in_use(make: Make, file: str) -> None:
-    """As a debugger keeps the last one; a part of the test before, in less time."""
-    model, moment = make(), 0
-    expected = ids_of(list(model.generate([5, 6], max_tokens=2)))
-    for moment in interrupted(lambda: list(model.generate([5, 6], max_tokens=2)), f"/generation/{file}.py"):
-        assert ids_of(list(model.generate([5, 6], max_tokens=2))) == expected, moment
-    assert moment > 10
-    assert len([model.session.acquire() for _ in range(model.info.max_sequences)]) == model.info.max_sequences
-
-
-def test_an_interruption_ends_the_whole_batch(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook still has it in a variable, and what is asked next would wait for it. Who goes on to read another of
-    its streams gets no text that looks whole."""
-    model = make()
-    streams = model.generate([[5, 6], [7], [8, 9]], max_tokens=9)
-    next(streams[1])
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Scheduler, "_advance", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            streams[0].text()
-    assert list(streams[0]) == []
-    for stream in streams[1:]:
-        with pytest.raises(RunError, match="an interruption ended this request and those given with it; ask again"):
-            stream.text()
-    assert len([model.session.acquire() for _ in range(model.info.max_sequences)]) == model.info.max_sequences
-
-
-def test_who_catches_an_interruption_may_embed_again_at_once(fake: ModuleType) -> None:
-    from pyc.runtime.generation.embedding import Embedder
-
-    info = fake.encoder_info()
-    embedder = Embedder(fake.FakeEncoder(info, embed=(8, 32)), info)
-    sequences = [[5, 6, 7], [8], [9] * 6]
-    wanted, moment = embedder.embed(sequences), 0
-    for moment in interrupted(lambda: embedder.embed(sequences), "/runtime/"):
-        assert np.array_equal(embedder.embed(sequences), wanted), moment
-    assert moment > 20
 
 
 @pytest.mark.parametrize("prompt", [[], ""])
