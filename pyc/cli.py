@@ -116,6 +116,11 @@ def cli(verbose: int, quiet: bool) -> None:
     pyc build model.yaml         compile it
     pyc run model.pyca           generate text
     """
+    if quiet:
+        from pyc.commands.status_line import set_quiet
+
+        set_quiet(True)
+        click.get_current_context().call_on_close(lambda: set_quiet(False))
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine())

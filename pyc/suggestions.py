@@ -32,8 +32,9 @@ COMMANDS_ELSEWHERE = {
 OPTIONS_ELSEWHERE = {
     "--chat": ("-i", "-cnv", "--interactive", "--conversation"),
     "--context": ("-c", "--ctx-size", "--n-ctx", "--max-model-len", "--num-ctx", "--num_ctx"),
-    "--json": ("--format", "--output-format", "--output"),
+    "--json": ("--format", "--output-format"),
     "--max-tokens": ("--n-predict", "--predict", "--num-predict"),
+    "--npy": ("--format", "--output", "-o"),
     "--prompt-file": ("-f", "--file"),
     "--repetition-penalty": ("--repeat-penalty",),
     "--scheme": ("-q", "--quantization", "--quantize", "--quant", "--bits", "--dtype", "--type"),

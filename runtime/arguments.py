@@ -141,7 +141,8 @@ def _is_scalar(value: object) -> bool:
 
 def _is_table(value: object) -> bool:
     """Whether `value` has rows and columns, as those of pandas and polars have, which iterate over names or columns."""
-    return hasattr(value, "columns") and len(getattr(value, "shape", ())) == 2
+    shape = getattr(value, "shape", None)
+    return isinstance(shape, tuple) and len(shape) == 2 and hasattr(value, "columns")
 
 
 def providers(values: object) -> tuple[tuple[str, dict[str, str]], ...]:

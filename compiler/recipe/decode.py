@@ -9,7 +9,7 @@ import contextlib
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -34,6 +34,8 @@ from pyc.runtime.errors import RecipeError
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
+MOST_PLACES = 3
+"""Places of a recipe that a message names."""
 _PLAIN = re.compile(r"[A-Za-z0-9./~][A-Za-z0-9./_~-]*")
 """Letters that mean nothing else inside brackets."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -114,7 +116,7 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
         if entry.key not in fields:
             shown = shortened(entry.key)
             inside = f" in {path}" if path else ""
-            expected = f"expected one of {', '.join(known)}{_place_of(entry.key) or nearest(entry.key, known)}"
+            expected = f"expected one of {', '.join(known)}{_place_of(entry.key, path) or nearest(entry.key, known)}"
             fail(entry.key_mark, f"unknown key {shown}{inside}; {expected}")
         plain[entry.key] = _value(entry.node, fields[entry.key].type, where)
     for name, field in fields.items():
@@ -124,24 +126,29 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
     return plain
 
 
-def _place_of(key: str) -> str:
-    """Return `; did you mean 'quantize.scheme'?` for the key of another mapping of a recipe, or nothing."""
-    document = kinds.type_info(Document)
-    assert isinstance(document, kinds.StructType)
-    for field in document.fields:
-        kind, inside = field.type, ""
-        while not isinstance(kind, kinds.StructType):
-            if isinstance(kind, kinds.VarTupleType):
-                kind, inside = kind.item_type, "[]"
-            elif isinstance(kind, kinds.Metadata):
-                kind = kind.type
-            elif isinstance(kind, kinds.UnionType):
-                kind = kind.types[0]
-            else:
-                break
-        if isinstance(kind, kinds.StructType) and key in {each.encode_name for each in kind.fields}:
-            return f"; did you mean '{field.encode_name}{inside}.{key}'?"
-    return ""
+def _place_of(key: str, path: str) -> str:
+    """Return `; did you mean 'quantize.scheme'?` for a key that stands below `path` or elsewhere, or nothing."""
+    places = [place for place in _places(kinds.type_info(Document), "") if place.rpartition(".")[2] == key]
+    below = [place for place in places if place.startswith(f"{path}.")] if path else []
+    others = [place for place in places if not place.startswith("merge.")]  # of few recipes
+    found = below or [place for place in others if "[]" not in place] or others
+    return f"; did you mean {' or '.join(map(repr, found))}?" if 0 < len(found) <= MOST_PLACES else ""
+
+
+def _places(kind: kinds.Type, path: str) -> Iterator[str]:
+    """Where each key of a recipe stands, as in targets[].isa."""
+    if isinstance(kind, kinds.Metadata):
+        yield from _places(kind.type, path)
+    elif isinstance(kind, kinds.UnionType):
+        for member in kind.types:
+            yield from _places(member, path)
+    elif isinstance(kind, kinds.VarTupleType):
+        yield from _places(kind.item_type, f"{path}[]")
+    elif isinstance(kind, kinds.StructType):
+        for field in kind.fields:
+            place = f"{path}.{field.encode_name}" if path else field.encode_name
+            yield place
+            yield from _places(field.type, place)
 
 
 def _gpus_as_isa(target: MapNode) -> MapNode:

@@ -8,14 +8,14 @@ from pyc.commands.status_line import is_quiet, show_status
 
 
 class CountProgress:
-    """Says how many are done, of `total` where that is known. Says nothing where standard output is a terminal, which
-    shows what is done as it is."""
+    """Says how many are done, of `total` where that is known; nothing where each appears on standard output as it is
+    done (`appears`) and that is a terminal."""
 
     LINE_EVERY_S, STATUS_EVERY_S = 10.0, 0.2
 
-    def __init__(self, noun: str, total: int | None = None) -> None:
+    def __init__(self, noun: str, total: int | None = None, *, appears: bool) -> None:
         self._noun, self._total = noun, total
-        self._is_silent = is_quiet() or is_terminal(sys.stdout)
+        self._is_silent = is_quiet() or (appears and is_terminal(sys.stdout))
         self._began_s = self._shown_s = monotonic()
 
     def __enter__(self) -> "CountProgress":

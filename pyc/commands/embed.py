@@ -97,7 +97,9 @@ def command(
 
         loaded = load(opened, threads=threads, isa=isa, trust=trust, backend=backend, providers=providers)
     with loaded as model:
-        vectors = _Vectors(model, _given(texts, file), has_lines=not texts)
+        vectors = _Vectors(
+            model, _given(texts, file), has_lines=not texts, appear=npy is None and not as_json
+        )
         if npy is not None:
             _write_npy(target, vectors)
         elif as_json:
@@ -132,23 +134,23 @@ def _given(texts: tuple[str, ...], file: Path | None) -> Iterator[JsonLine]:
 class _Vectors:
     """The vectors of texts, float32 [some, hidden] at a time, so that texts may be as many as there are.
 
-    `has_lines`: each is a line of a file or of standard input. `count` and `cut` count the texts so far, and those of
-    them that were cut; `ids` are those of the last ones.
+    `has_lines`: each is a line of a file or of standard input. `appear`: they are printed as they come. `count` and
+    `cut` count the texts so far, and those of them that were cut; `ids` are those of the last ones.
     """
 
-    def __init__(self, model: "Model", texts: Iterator[JsonLine], *, has_lines: bool) -> None:
+    def __init__(self, model: "Model", texts: Iterator[JsonLine], *, has_lines: bool, appear: bool) -> None:
         self.hidden_size = model.info.hidden_size
         self.count = 0
         self.cut = 0
         self.ids: list[str | int | None] = []
         self._model = model
         self._texts = texts
-        self._has_lines = has_lines
+        self._has_lines, self._appear = has_lines, appear
 
     def __iter__(self) -> Iterator["FloatArray"]:
         from pyc.runtime.errors import RunError
 
-        with CountProgress("texts") as progress:
+        with CountProgress("texts", appears=self._appear) as progress:
             while given := list(islice(self._texts, _BATCH_TEXTS)):
                 batch = [str(each.value) for each in given]
                 self.ids = [each.id for each in given]

@@ -106,7 +106,7 @@ def generate_all(
         if error.prompt is None:
             raise
         raise RunError(f"{entries[error.prompt].where}: {error.__cause__}") from error
-    with closing(generated) as batch, CountProgress("prompts", len(entries)) as progress:
+    with closing(generated) as batch, CountProgress("prompts", len(entries), appears=True) as progress:
         if as_json:
             tokens = _print_json(batch, entries, progress)
         else:

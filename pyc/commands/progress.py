@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pyc.commands.screen import tell
+from pyc.commands.screen import is_terminal, tell
 from pyc.commands.status_line import is_quiet
 from pyc.runtime.host.sizes import human_bytes, human_duration
 from pyc.runtime.text.printable import printable
@@ -38,7 +38,7 @@ def report_progress() -> Iterator[Callable[["BuildEvent"], None]]:
     """Yield what to hand to `build` as its progress."""
     if is_quiet():
         yield notes_alone
-    elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
+    elif is_terminal(sys.stderr) and importlib.util.find_spec("rich") is not None:
         with _bar() as report:
             yield report
     else:

@@ -59,6 +59,8 @@ def say_json(document: object, *, indent: int | None = 2) -> None:
 
 def tell(text: str) -> None:
     """Print a line for the reader, not for a program, to standard error. When that takes none, nothing else changes."""
+    if sys.stderr is None:  # of a program that has none: print would take standard output
+        return
     line = escape_controls(text) if is_terminal(sys.stderr) else text
     with suppress(OSError):
         print(_spelt(line, sys.stderr), file=sys.stderr, flush=True)

@@ -4,16 +4,21 @@ import os
 import shutil
 import sys
 
-import click
-
 from pyc.commands.screen import is_terminal
 from pyc.runtime.text.printable import printable
 
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Have this process say nothing of what is being done, or say it again: `pyc -q`."""
+    global _quiet
+    _quiet = quiet
+
 
 def is_quiet() -> bool:
-    """Whether this thread's command was called as `pyc -q`: nothing is told of what is being done."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get("quiet"))
+    """Whether nothing is to be said of what is being done, on any thread."""
+    return _quiet
 
 
 def show_status(text: str) -> None:

@@ -11,10 +11,7 @@ class TransferProgress:
     LINE_EVERY_S, STATUS_EVERY_S = 10.0, 0.2
 
     def __init__(self, total_bytes: int) -> None:
-        from pyc.commands.status_line import is_quiet
-
         self._total, self._done = total_bytes, 0
-        self._is_quiet = is_quiet()  # asked here: other threads have no command
         self._lock = Lock()
         self._began_s = self._shown_s = monotonic()
 
@@ -29,12 +26,12 @@ class TransferProgress:
     def advance(self, size_bytes: int) -> None:
         """Note bytes that are there; for several threads."""
         from pyc.commands.screen import tell
-        from pyc.commands.status_line import show_status
+        from pyc.commands.status_line import is_quiet, show_status
         from pyc.runtime.host.sizes import human_bytes, human_duration
 
         with self._lock:
             self._done += size_bytes
-            if self._is_quiet:
+            if is_quiet():
                 return
             now_s, is_terminal = monotonic(), sys.stderr is not None and sys.stderr.isatty()
             if now_s - self._shown_s < (self.STATUS_EVERY_S if is_terminal else self.LINE_EVERY_S):

@@ -27,6 +27,12 @@ class Point:
     x: int = 1
 
 
+class Odd:
+    """As a mock has them."""
+
+    columns, shape = 3, None
+
+
 class Table:
     """As pandas and polars have them: to iterate over one gives the names of its columns, to index it a column."""
 
@@ -212,6 +218,8 @@ def test_logits_take_the_ids_that_generate_takes(decoder: Model) -> None:
 def test_logits_and_embed(decoder: Model, encoder: Model) -> None:
     for value in [5, None, *NOTHING_USES, *TEXT, *NUMBERS, *(value for value in LISTS if value != [5])]:
         refused("token", value, lambda v=value: decoder.logits(v))
+    for use in (decoder.logits, decoder.generate, encoder.embed):
+        refused("", Odd(), lambda use=use: use(Odd()))
     lists = [[5], [None], [["x"]], (b"x",), ["\ud800"]]
     for value in [5, None, *NOTHING_USES[:4], *NOTHING_USES[5:], *TEXT, *NUMBERS, *lists]:
         refused("texts", value, lambda v=value: encoder.embed(v))

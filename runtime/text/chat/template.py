@@ -10,6 +10,7 @@ wrote for control tokens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
@@ -127,7 +128,8 @@ def _refusal(error: Exception, messages: Sequence[Mapping[str, object]] = ()) ->
     kind = type(error).__name__
     line = getattr(error, "lineno", None)
     where = f" in line {line}" if isinstance(line, int) else ""
-    why = _odd_content(messages) if kind in ("TypeError", "UndefinedError") else ""
+    is_of_texts = kind in ("TypeError", "UndefinedError") and re.search("concatenate|content", str(error)) is not None
+    why = _odd_content(messages) if is_of_texts else ""
     return RunError(f"chat template: {printable(str(error).strip()[:500]) or kind}{where} ({kind}){why}")
 
 
@@ -135,9 +137,9 @@ def _odd_content(messages: Sequence[Mapping[str, object]]) -> str:
     """Which message a template that takes texts alone may have failed at."""
     for index, message in enumerate(messages):
         if "content" not in message:
-            return f"; messages[{index}] has no content"
+            return f"; messages[{index}] has no content, which may be why"
         if not isinstance(message["content"], str):
-            return f"; the content of messages[{index}] is {kind_of(message['content'])} and not text"
+            return f"; the content of messages[{index}] is {kind_of(message['content'])} and not text, which may be why"
     return ""
 
 

@@ -46,7 +46,10 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "unknown nested key": ("model: x\nquantize:\n  schem: int8\n", 3, 3, "did you mean 'scheme'?"),
     "key of another mapping": ("model: x\nscheme: int8\n", 2, 1, "did you mean 'quantize.scheme'?"),
     "key of another list": ("model: x\nbackend: cpu\n", 2, 1, "did you mean 'targets[].backend'?"),
-    "key that stands too deep": ("model: x\nquantize: {context: 9}\n", 2, 12, "did you mean 'shapes.context'?"),
+    "key of two others": (
+        "model: x\nquantize: {context: 9}\n", 2, 12, "did you mean 'shapes.context' or 'quality.context'?",
+    ),
+    "key that stands deeper": ("model: x\nquantize: {text: t}\n", 2, 12, "did you mean 'quantize.calibration.text'?"),
     "unknown key in list": ("model: x\nadapters:\n - path: a\n   wieght: 1\n", 4, 4, "mean 'weight'?"),
     "unknown key flow": ("model: x\nshapes: {token: [1]}\n", 2, 10, "did you mean 'tokens'?"),
     "number as key": ("model: x\n3: z\n", 2, 1, "unknown key '3'"),

@@ -1,13 +1,15 @@
 """Progress: short logs in CI, a bar on a terminal, and the time left."""
 
 import sys
+import threading
+from contextlib import contextmanager
 
-import click
 import pytest
 
 from pyc.cli import cli
 from pyc.commands.count_progress import CountProgress
 from pyc.commands.progress import PlainProgress, amount_text, report_progress
+from pyc.commands.status_line import is_quiet
 from pyc.commands.transfer_progress import TransferProgress
 from pyc.passes.build_events import BuildEvent
 
@@ -49,17 +51,27 @@ def test_a_line_a_stage_and_one_in_ten_seconds(capsys):
     assert len(lines) == 3 + 5
 
 
+@contextmanager
+def called(*options):
+    """As in a command that was called with these options of pyc."""
+    with cli.make_context("pyc", [*options, "build"]) as whole:
+        whole.invoke(cli.callback, **whole.params)
+        yield
+
+
 @pytest.mark.parametrize(("options", "lines"), [((), 9), (("-q",), 1), (("--quiet",), 1)])
 def test_quiet_shows_notes_and_no_progress(options, lines, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    with cli.make_context("pyc", [*options, "build"]) as whole, click.Context(click.Command("build"), whole):
+    with called(*options):
         with report_progress() as progress:
             for event in [*EVENTS, BuildEvent("emit", 0, 0, note="made the signing key")]:
                 progress(event)
         transfer = TransferProgress(100)
-    transfer.LINE_EVERY_S = 0.0
-    for _ in range(5):
-        transfer.advance(10)
+        transfer.LINE_EVERY_S = 0.0
+        thread = threading.Thread(target=lambda: [transfer.advance(10) for _ in range(5)])
+        thread.start()
+        thread.join()
+    assert not is_quiet()
     err = capsys.readouterr().err.splitlines()
     assert len(err) == lines and "pyc: made the signing key" in err
 
@@ -77,15 +89,20 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     assert printed.out == ""
 
 
+COUNTED = "pyc: 512 of 1024 texts, "
+
+
 @pytest.mark.parametrize(
-    ("options", "out_is_terminal", "said"),
-    [((), False, "pyc: 512 of 1024 texts, "), (("-q",), False, ""), ((), True, "")],
-)
-def test_what_is_counted_is_told_where_nobody_sees_it(options, out_is_terminal, said, monkeypatch, capsys):
+    ("options", "out_is_terminal", "appears", "said"),
+    [
+        ((), False, True, COUNTED), ((), False, False, COUNTED), ((), True, False, COUNTED), ((), True, True, ""),
+        (("-q",), False, True, ""),
+    ],
+)  # fmt: skip
+def test_what_is_counted_is_told_where_nobody_sees_it(options, out_is_terminal, appears, said, monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: out_is_terminal)
     monkeypatch.setattr(CountProgress, "LINE_EVERY_S", 0.0)
-    whole = cli.make_context("pyc", [*options, "embed"])
-    with whole, click.Context(click.Command("embed"), whole), CountProgress("texts", 1024) as progress:
+    with called(*options), CountProgress("texts", 1024, appears=appears) as progress:
         progress.reach(512)
     err = capsys.readouterr().err
     assert err.startswith(said) and err.count("\n") == (said != "") and (not said or err.endswith(" a second\n"))
@@ -103,3 +120,11 @@ def test_the_bar_goes_when_the_build_fails(monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         build()
     assert "\x1b[?25h" in capsys.readouterr().err  # the cursor is shown again
+
+
+def test_a_program_without_standard_error_builds_in_silence(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    with report_progress() as progress:
+        for event in EVENTS:
+            progress(event)
+    assert capsys.readouterr().out == ""

@@ -306,13 +306,22 @@ def test_what_a_signal_handler_raises_passes(alarm: None, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({}, r"\(TypeError\); messages\[1\] has no content$"),
-        ({"content": [{"type": "text", "text": "hi"}]}, r"; the content of messages\[1\] is list and not text$"),
-        ({"content": 5}, r"; the content of messages\[1\] is int and not text$"),
+        ({}, r"\(TypeError\); messages\[1\] has no content, which may be why$"),
+        ({"content": [{"type": "text"}]}, r"; the content of messages\[1\] is list and not text, which may be why$"),
+        ({"content": 5}, r"; the content of messages\[1\] is int and not text, which may be why$"),
     ],
 )
 def test_a_message_that_a_template_cannot_take_is_named(content: dict[str, Any], said: str) -> None:
     template = ChatTemplate("{% for message in messages %}{{ message.role + message.content }}{% endfor %}")
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", **content}]
     with pytest.raises(RunError, match=said):
+        template.render(messages)
+
+
+def test_a_message_is_not_blamed_for_another_ones_fault() -> None:
+    """Arguments of a call as a string, where this template has a mapping's pairs."""
+    calls = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{% for k, v in c.arguments | items %}"
+    template = ChatTemplate(calls + "{{ k }}{% endfor %}{% endfor %}{% endfor %}")
+    messages = [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": '{"a": 1}'}]}]
+    with pytest.raises(RunError, match=r"Can only get item pairs from a mapping\. \(TypeError\)$"):
         template.render(messages)
