@@ -60,8 +60,10 @@ def nearest(name: str, known: Sequence[str]) -> str:
     """Return `; did you mean 'x'?` for the known name closest to `name`, or nothing; case does not count. For a scheme
     of other tools, return what to take here."""
     found = scheme_elsewhere(name)
-    if found is not None and found[0] in known:
-        return f"; this is a name of {found[1]}, take {found[0]!r}"
+    if found is not None:
+        ours = next((name for name in (found[0], found[0].partition("-")[0]) if name in known), None)
+        if ours is not None:  # int8 for int8-g32, say, where caches have no groups
+            return f"; this is a name of {found[1]}, take {ours!r}"
     algorithm = algorithm_in(name)
     if algorithm is not None and "int4-g32" in known:
         return f"; {algorithm!r} is an algorithm: write `algorithm: {algorithm}` beside a scheme such as 'int4-g32'"

@@ -53,6 +53,12 @@ def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
             mark_of(node, "quantize", "calibration", "imatrix"),
             "quantize.calibration.imatrix: no matrix is rounded by it; write algorithm: imatrix, or remove the key",
         )
+    smooths = any(name.startswith("smoothquant") for name in quantize.algorithms())
+    if quantize.migration != Quantize().migration and not smooths:
+        fail(
+            mark_of(node, "quantize", "migration"),
+            "quantize.migration: no matrix is scaled by it; write algorithm: smoothquant, or remove the key",
+        )
     if quantize.calibration.generate is not None and quantize.calibration.text is not None:
         fail(
             mark_of(node, "quantize", "calibration", "generate"),

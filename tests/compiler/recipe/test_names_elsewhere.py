@@ -40,6 +40,12 @@ def test_an_algorithm_in_place_of_a_scheme_is_told_as_one(name: str, algorithm: 
     assert f"write `algorithm: {algorithm}` beside a scheme such as 'int4-g32'" in told(name)
 
 
+@pytest.mark.parametrize(("name", "ours"), [("q8_0", "int8"), ("fp16", "f16"), ("e4m3", "fp8")])
+def test_a_type_of_other_tools_caches_leads_to_ours(name: str, ours: str) -> None:
+    with pytest.raises(RecipeError, match=f"take '{ours}'$"):
+        recipe_from({"model": "checkpoint", "quantize": {"kv_cache": name}})
+
+
 def test_what_names_lead_to_is_there() -> None:
     assert set(SCHEMES_ELSEWHERE) <= set(SCHEMES)
     assert not [name for name in [*SCHEMES, *ALIASES] if algorithm_in(name)]
