@@ -80,7 +80,7 @@ def instead_of_url(reference: str) -> str:
         return "this is a URL, and not a model's; write org/name of a model, or a directory"
     revision = match["written"] or match["shown"] or "main"
     name = match["id"] if revision == "main" else f"{match['id']}@{revision}"
-    if name.lower().endswith("-gguf"):
+    if match["id"].lower().endswith("-gguf"):
         return "this is a URL of GGUF files, which are not read; write org/name of the model that they were made of"
     return f"this is a URL; write {name} --download (of pyc init, build and attach)"
 

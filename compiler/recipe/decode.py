@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import inspect as kinds
 
-from pyc.compiler.recipe.names_elsewhere import algorithm_in, scheme_elsewhere
+from pyc.compiler.recipe.names_elsewhere import algorithm_in, scheme_beside, scheme_elsewhere
 from pyc.compiler.recipe.places import MAX_SHOWN, find_node, mark_of, shortened
 from pyc.compiler.recipe.quantize_rules import canonical_quantize
 from pyc.compiler.recipe.types import (
@@ -66,7 +66,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
             return f"; this is a name of {found[1]}, take {ours!r}"
     algorithm = algorithm_in(name)
     if algorithm is not None and "int4-g32" in known:
-        return f"; {algorithm!r} is an algorithm: write `algorithm: {algorithm}` beside a scheme such as 'int4-g32'"
+        scheme = scheme_beside(name)
+        return f"; {algorithm!r} is an algorithm: write `algorithm: {algorithm}` beside a scheme such as {scheme!r}"
     if name.lower() == "gpu" and "cuda" in known:
         return "; did you mean 'cuda'?"
     lowered = {item.lower(): item for item in reversed(known)}

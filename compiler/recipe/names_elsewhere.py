@@ -27,6 +27,8 @@ SCHEMES_ELSEWHERE = {
 """Names of Olive, ModelOpt, torchao, optimum, OpenVINO, MLC and bitsandbytes."""
 _ALGORITHMS = {"awq": "awq", "gptq": "gptq", "smoothquant": "smoothquant", "sq": "smoothquant", "rtn": "rtn"}
 """Words in a name that say how codes are chosen and not how they are stored."""
+_BESIDE = {"fp8": "fp8", "8": "int8", "3": "lut3-g32", "2": "lut2-g32"}
+"""What a name has in it, and the scheme of so many bits."""
 
 
 def scheme_elsewhere(name: str) -> tuple[str, str] | None:
@@ -44,3 +46,8 @@ def algorithm_in(name: str) -> str | None:
     """Return the algorithm that a word of `name` is (`awq` of `int4_awq`), None where none is one."""
     words = re.split("[-_]", name.lower())
     return next((_ALGORITHMS[word] for word in words if word in _ALGORITHMS), None)
+
+
+def scheme_beside(name: str) -> str:
+    """Return a scheme to go with `algorithm_in(name)`: by the bits that the name says, else one of 4."""
+    return next((scheme for sign, scheme in _BESIDE.items() if sign in name.lower()), "int4-g32")

@@ -210,8 +210,10 @@ def _loaded(path: Place, name: str, window: int, how: _How) -> Iterator[Candidat
                 trust=how.trust,
                 context=window if info.kind == "decoder" else None,
             )
-        except RunError as error:  # which does not say of which artifact
-            raise RunError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+        except RunError as error:
+            if "the artifact" not in str(error):
+                raise
+            raise RunError(f"{path}: {error}") from error  # of several, which
         used = model.program.backend if model.program is not None else None
         storage = storage_of(opened, used)
     with model:

@@ -264,7 +264,7 @@ def _subject(text: str) -> str:
     from pyc.runtime.artifact.trust.subjects import named_subject
     from pyc.runtime.sources.places import scheme_of
 
-    is_meant_as_file = text.endswith(".pyca") or os.sep in text  # a mistyped one, say
+    is_meant_as_file = text.endswith(".pyca") or (os.sep in text and ":" not in text)  # a mistyped one, say
     if not (scheme_of(text) or is_meant_as_file or os.path.isfile(text)):  # also where no file can have that name
         return named_subject(text)
     with open_artifact(text) as artifact:

@@ -179,6 +179,7 @@ def test_other_urls_are_no_models(text):
     assert instead_of_url(text) == ""
 
 
-def test_a_url_of_gguf_files_asks_for_the_model_that_they_were_made_of() -> None:
-    said = instead_of_url("https://hf.co/Qwen/Qwen3-0.6B-GGUF")
+@pytest.mark.parametrize("page", ["", "/tree/v1"])
+def test_a_url_of_gguf_files_asks_for_the_model_that_they_were_made_of(page: str) -> None:
+    said = instead_of_url(f"https://hf.co/Qwen/Qwen3-0.6B-GGUF{page}")
     assert said == "this is a URL of GGUF files, which are not read; write org/name of the model that they were made of"

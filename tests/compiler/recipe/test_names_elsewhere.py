@@ -33,11 +33,14 @@ def test_a_scheme_of_other_tools_leads_to_ours(name: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "algorithm"),
-    [("awq", "awq"), ("int4_awq", "awq"), ("int4-g32-gptq", "gptq"), ("int8_sq", "smoothquant"), ("GPTQ", "gptq")],
-)
-def test_an_algorithm_in_place_of_a_scheme_is_told_as_one(name: str, algorithm: str) -> None:
-    assert f"write `algorithm: {algorithm}` beside a scheme such as 'int4-g32'" in told(name)
+    ("name", "algorithm", "scheme"),
+    [
+        ("awq", "awq", "int4-g32"), ("int4_awq", "awq", "int4-g32"), ("int4-gptq", "gptq", "int4-g32"),
+        ("int8_sq", "smoothquant", "int8"), ("GPTQ", "gptq", "int4-g32"), ("w8a8-gptq", "gptq", "int8"),
+    ],
+)  # fmt: skip
+def test_an_algorithm_in_place_of_a_scheme_is_told_as_one(name: str, algorithm: str, scheme: str) -> None:
+    assert f"write `algorithm: {algorithm}` beside a scheme such as '{scheme}'" in told(name)
 
 
 @pytest.mark.parametrize(("name", "ours"), [("q8_0", "int8"), ("fp16", "f16"), ("e4m3", "fp8")])

@@ -146,7 +146,7 @@ def test_a_server_that_ends_each_answer_after_50_kb(server: RangeServer) -> None
 def test_a_stall_is_told_as_it_lasts(
     server: RangeServer, caplog: pytest.LogCaptureFixture, told_s: float, level: int
 ) -> None:
-    source = HttpSource(f"{server.url}/m", replace(QUICK, told_s=told_s))
+    source = HttpSource(f"{server.url}/m", replace(QUICK, told_s=told_s, stall_s=5.0))
     server.plan = lambda number, path, first, last: "stall" if number == 1 else ""
     with caplog.at_level(logging.INFO, logger="pyc"):
         assert read(source, 400_000, 100_000) == [DATA[400_000:500_000]]
