@@ -55,7 +55,7 @@ def test_what_names_lead_to_is_there() -> None:
 
 
 def test_each_name_of_the_page_is_known_or_ours() -> None:
-    section = PAGE.read_text().split("From Olive, ModelOpt", 1)[1].split("A recipe with one", 1)[0]
+    section = PAGE.read_text().split("From Olive, ModelOpt", 1)[1].split("Of these names", 1)[0]
     rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| ") and "`" in row]
     names = [name for row in rows for name in re.findall("`([^`]+)`", row)]
     assert len(names) > 20
