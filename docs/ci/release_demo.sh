@@ -74,6 +74,13 @@ full() {
 
 free_port() { "$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 listens() { for _ in $(seq 100); do if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return; fi; sleep 0.1; done; stop "nothing listens"; }
+# A network at $proxy that cuts the first connection after 400 kB and each later one after 9.
+bad_network() {
+    proxy=$(free_port)
+    "$python" "$sources/tests/plugins/cutting_proxy.py" "$proxy" "$port" 400000 1000000 9000 &
+    running+=($!)
+    listens "$proxy"
+}
 serve() {
     if command -v docker-registry >/dev/null; then
         printf 'version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: "127.0.0.1:%s"}\n' \
@@ -138,13 +145,11 @@ ok sha256 build build model.yaml --set quantize.scheme=int4-g32 --set quality.ma
 cp build/demo.pyca build/v2.pyca
 ok signed build sign v2.pyca --name qa
 ok ' bytes' build bundle v2.pyca -o layout --format oci --no-wheels --tag v2
-proxy=$(free_port)
-"$python" "$sources/tests/plugins/cutting_proxy.py" "$proxy" "$port" 66000 1000000 &
-running+=($!)
-listens "$proxy"
+bad_network
 fails 14 'gave up after' build push layout "${image/:$port/:$proxy}:v2"
 fails 10 'no such file' production pull "$image:v2"
 ok sha256: build push layout "$image:v2"
+bad_network
 fails 14 'gave up after' production pull "${image/:$port/:$proxy}:v2" -o demo.pyca
 [ -e production/.demo.pyca.part ] || stop 'what was fetched is gone'
 ok 'signed by trusted keys' production pull "$image:v2" -o demo.pyca

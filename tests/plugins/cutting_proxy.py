@@ -1,6 +1,7 @@
-"""A proxy of TCP that cuts connections, as networks do: `cutting_proxy.py PORT TO_PORT BYTES COUNT`.
+"""A proxy of TCP that cuts connections, as networks do: `cutting_proxy.py PORT TO_PORT BYTES COUNT [LATER_BYTES]`.
 
-The first COUNT connections that pass more than BYTES in either direction are reset there; the rest pass.
+The first COUNT connections that pass more than BYTES in either direction are reset there, those behind the first more
+than LATER_BYTES; the rest pass.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import Iterator
 class CuttingProxy:
     """`after_bytes` and `count` may be set at any time; `cuts` is how many connections were cut."""
 
-    def __init__(self, to_port: int, after_bytes: int, count: int, port: int = 0) -> None:
+    def __init__(self, to_port: int, after_bytes: int, count: int, port: int = 0, later_bytes: int = 0) -> None:
         self.to_port, self.after_bytes, self.count, self.cuts = to_port, after_bytes, count, 0
+        self._later_bytes = later_bytes
         self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", port))
         self.port = self._listening.getsockname()[1]
@@ -55,6 +57,7 @@ class CuttingProxy:
         with self._lock:
             if self.cuts < self.count:
                 self.cuts += 1
+                self.after_bytes = self._later_bytes or self.after_bytes
                 return True
             return False
 
@@ -73,5 +76,5 @@ def cutting(to_port: int, after_bytes: int, count: int) -> Iterator[CuttingProxy
 
 
 if __name__ == "__main__":
-    port, to_port, after_bytes, count = map(int, sys.argv[1:])
-    CuttingProxy(to_port, after_bytes, count, port).serve()
+    port, to_port, after_bytes, count, *later = map(int, sys.argv[1:])
+    CuttingProxy(to_port, after_bytes, count, port, *later).serve()
