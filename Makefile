@@ -1,7 +1,7 @@
 # make demo   compile the demo model, generate Python with it, verify it
 # make test   the test suite
 # make test-long  the faults of which the suite has a sample, in full: minutes
-# make check  a quick part of it, lint, types and import rules: under a minute
+# make check  its quick tests, lint, types and import rules: some minutes
 # make release-demo  from a build to production and back, each failure tried once (docs/ci/release_demo.sh)
 # make fuzz   parsers of others' bytes, by coverage, for SECONDS=600 (tests/fuzz)
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
@@ -14,6 +14,7 @@
 # Everything comes from PyPI into $(VENV); no system compiler is used.
 
 SHELL := /bin/bash
+unexport PYTHONDONTWRITEBYTECODE  # some images set it, and then each process would compile all that it imports
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -59,7 +60,7 @@ test-long: $(TEST)
 		$(BIN)/pytest -n $(JOBS) -q $(LONG)
 	PYC_LOST_WORKERS=12 $(BIN)/pytest -q tests/passes/jobs/test_ray_cluster.py
 
-# Where most mistakes show, in less than a minute; `make test` runs all.
+# Where most mistakes show; `make test` runs all.
 check: $(TEST) lint types imports
 	$(BIN)/pytest -n $(JOBS) -q -m 'not slow' tests/compiler tests/models tests/passes tests/runtime tests/pyc
 

@@ -6,6 +6,7 @@ nothing of the user's keys and caches.
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -63,6 +64,9 @@ def _pyc_frame(frame: FrameType | None) -> str | None:
 
 
 sys.addaudithook(_watch)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script, whose processes would have it so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

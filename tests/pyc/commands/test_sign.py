@@ -94,7 +94,8 @@ def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):
         (("trust", "add", update, "--expires", "2099-02-30"), 2, "'--expires': got '2099-02-30', expected a date"),
         (("trust", "apply", artifact), 8, "cannot be read"),
         (("trust", "apply", tmp_path / "none"), 8, "cannot be read"),
-        (("trust", "revoke", tmp_path), 8, "expected a key's fingerprint"),
+        (("trust", "revoke", tmp_path), 8, "this is a folder; give the file in it"),
+        (("trust", "revoke", "registry/image@sha256:" + "0" * 64), 8, "the SHA-256 of a file, it seems"),
         (("keygen", "--expires", "soon"), 2, "expected a date as YYYY-MM-DD"),
         (("keygen", "--expires", "2099-01-01", "--public"), 2, "--expires is for a new key"),
     ):
