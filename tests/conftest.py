@@ -65,7 +65,7 @@ def _pyc_frame(frame: FrameType | None) -> str | None:
 
 sys.addaudithook(_watch)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script, whose processes would have it so
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script: what tests start would ignore it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
