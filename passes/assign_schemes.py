@@ -7,7 +7,9 @@ recipe's scheme for their kind. Everything else (norm gains, biases, position ta
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -72,7 +74,7 @@ class AssignSchemes:
             if not any(override.matches(name) for name in matrices):
                 raise RecipeError(
                     f"{self._place(index)}.match: {override.match!r} matches no weight; "
-                    f"names look like {min(matrices, default='')!r}"
+                    f"names look like {min(matrices, default='')!r}{_as_expression(override.match, matrices)}"
                 )
         embeddings = embeddings_of(module)
         weights: dict[str, Expression] = {}
@@ -176,3 +178,11 @@ def quantizable(module: Module) -> frozenset[str]:
 
 def _role(operation: Operation) -> Role:
     return OPERATORS[operation.kind].role
+
+
+def _as_expression(match: str, names: Iterable[str]) -> str:
+    """What to write for a part of names, or a pattern of a shell: a regular expression."""
+    part = match.strip("*.")
+    if match.startswith("re:") or not part or not any(part in name for name in names):
+        return ""
+    return f"; of names that have it, write 're:.*{re.escape(part)}.*'"

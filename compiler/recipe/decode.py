@@ -68,8 +68,9 @@ def nearest(name: str, known: Sequence[str]) -> str:
     if algorithm is not None and "int4-g32" in known:
         scheme = scheme_beside(name)
         return f"; {algorithm!r} is an algorithm: write `algorithm: {algorithm}` beside a scheme such as {scheme!r}"
-    if name.lower() == "gpu" and "cuda" in known:
-        return "; did you mean 'cuda'?"
+    for word, ours in (("gpu", "cuda"), ("nearest", "rtn"), ("round-to-nearest", "rtn")):
+        if name.lower() == word and ours in known:
+            return f"; did you mean {ours!r}?"
     lowered = {item.lower(): item for item in reversed(known)}
     close = [item for item in map(str.lower, known) if len(name) > 2 and item.startswith(name.lower())]
     close = close or difflib.get_close_matches(name.lower(), list(lowered), n=1)

@@ -127,6 +127,7 @@ def command(
     from pyc.commands.tables import terminal_width
     from pyc.runtime.artifact.trust.policy import check_read_often
     from pyc.runtime.host.machine import describe_machine
+    from pyc.runtime.measure.scoring import names_of
 
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
@@ -149,10 +150,11 @@ def command(
         sentences=sentences or SENTENCES,
         has_random_weights=random_weights,
     )
+    subjects = zip(artifacts, names_of(map(str, artifacts)), strict=True)
     variants = list(itertools.product(threads or (None,), backends or (None,), isa or (None,)))
     plans = [
         (subject, replace(request, threads=count, backend=engine, isa=variant))
-        for subject, request in [_request(artifact, asked) for artifact in artifacts]
+        for subject, request in [_request(artifact, name, asked) for artifact, name in subjects]
         for count, engine, variant in variants
     ]
     if (prompt_tokens or decode_tokens or depth) and all(subject.kind == "encoder" for subject, _ in plans):
@@ -169,15 +171,16 @@ def command(
         say(line)
 
 
-def _request(artifact: "Place", asked: "Request") -> "tuple[Subject, Request]":
-    """An artifact, and what is asked of it, with the tokens that fit its context where none are asked for.
+def _request(artifact: "Place", name: str, asked: "Request") -> "tuple[Subject, Request]":
+    """An artifact, by its short name, and what is asked of it, with the tokens that fit its context where none are
+    asked for.
 
     Raises ArtifactError, and RunError when something does not fit the context."""
     from msgspec.structs import replace
 
     from pyc.runtime.sources.places import address_of
 
-    subject, info, most, digest = _subject(artifact, asked.has_random_weights)
+    subject, info, most, digest = _subject(artifact, name, asked.has_random_weights)
     check_text(str(artifact), "ARTIFACT")
     limit = min(asked.context or most, most)
     rest = max(1, (limit - max(asked.depths)) // 2)
@@ -193,7 +196,7 @@ def _request(artifact: "Place", asked: "Request") -> "tuple[Subject, Request]":
     return subject, request
 
 
-def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelInfo, int, bytes]":
+def _subject(artifact: "Place", name: str, random_weights: bool) -> "tuple[Subject, ModelInfo, int, bytes]":
     """What the header says of an artifact, the tokens that a sequence may have, and the header's digest.
 
     Raises ArtifactError, for one without weights too, unless they are to be random."""
@@ -220,7 +223,7 @@ def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelIn
         parameters = sum(weight.values for weight in weights)
         size_bytes = sum(weight.size_bytes for weight in weights) if random_weights else opened.size_bytes
         subject = Subject(
-            artifact.name,
+            name,
             info.architecture,
             info.kind,
             size_bytes,

@@ -33,7 +33,7 @@ from pyc.runtime.sources.connection import connect, tls_context
 from pyc.runtime.sources.credentials import authorization, is_private
 from pyc.runtime.sources.http import MOST_REDIRECTS
 from pyc.runtime.sources.places import scheme_of, shown_url
-from pyc.runtime.sources.protocol import PATIENT, Retries
+from pyc.runtime.sources.protocol import PATIENT, RefusedError, Retries
 from pyc.runtime.sources.response import TryAgainError
 from pyc.runtime.text.printable import printable
 
@@ -91,7 +91,13 @@ class Answer:
 
     def check(self) -> None:
         """Return for 200. Raises TryAgainError, FetchError and MissingArtifactError."""
-        answers.check_status(self, self.address, None)
+        try:
+            answers.check_status(self, self.address, None)
+        except RefusedError as error:
+            raise RefusedError(
+                f"{self.address}: access refused ({self.status}); log in with docker login {self.address.authority} "
+                "(auths of its config.json are read, helpers are not), or name a user in a netrc file"
+            ) from error
 
     @property
     def complaint(self) -> str:

@@ -90,6 +90,11 @@ def test_position_tables_of_an_encoder_stay_exact(tiny_checkpoint):
             RecipeError,
             ["matches no weight"],
         ),
+        (
+            {"overrides": [{"match": "*.down_proj", "scheme": "int8"}]},
+            RecipeError,
+            ["'*.down_proj' matches no weight", "; of names that have it, write 're:.*down_proj.*'"],
+        ),
     ],
 )
 def test_what_is_refused(quantize, error, words, tiny_checkpoint):

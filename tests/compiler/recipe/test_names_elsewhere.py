@@ -49,6 +49,11 @@ def test_a_type_of_other_tools_caches_leads_to_ours(name: str, ours: str) -> Non
         recipe_from({"model": "checkpoint", "quantize": {"kv_cache": name}})
 
 
+def test_rounding_to_nearest_is_called_rtn() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'rtn'"):
+        recipe_from({"model": "checkpoint", "quantize": {"scheme": "int8", "algorithm": "nearest"}})
+
+
 def test_what_names_lead_to_is_there() -> None:
     assert set(SCHEMES_ELSEWHERE) <= set(SCHEMES)
     assert not [name for name in [*SCHEMES, *ALIASES] if algorithm_in(name)]

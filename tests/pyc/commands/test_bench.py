@@ -64,14 +64,15 @@ def test_the_table_has_the_units_of_llama_bench(pyc, decoder_artifact):
 
 @pytest.mark.slow
 def test_every_combination_is_measured(pyc, decoder_artifact, tmp_path):
-    other = tmp_path / "other.pyca"
+    other = tmp_path / "other" / decoder_artifact.name  # of two of one name the folders are named, too
+    other.parent.mkdir()
     other.write_bytes(decoder_artifact.read_bytes())
     asked = (decoder_artifact, other, "-p", "4,8", "-p", 8, "-n", 2, "-d", "0,16", "-t", "1,2", "-r", 1)
     code, out, err = pyc("bench", *asked, "--json")
     assert (code, err) == (0, "")
     runs = json.loads(out)["runs"]
     keys = [(run["artifact"], run["machine"]["threads"], run["depth_tokens"], run["prompt_tokens"]) for run in runs]
-    names = [decoder_artifact.name, other.name]
+    names = [f"{each.parent.name}/{each.name}" for each in (decoder_artifact, other)]
     assert keys == [(name, t, d, p) for name in names for t in (1, 2) for d in (0, 16) for p in (4, 8)]
     assert all(run["decode_tok_s"] > 0 for run in runs)
     code, out, err = pyc("bench", other, *asked[2:-4], "-t", 2, "-r", 1, "--markdown")

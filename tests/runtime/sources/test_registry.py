@@ -138,7 +138,7 @@ def test_a_token_is_fetched_and_renewed(registry):
 def test_logins(registry, tmp_path, monkeypatch):
     registry.realm = f'Bearer realm="http://{registry.host}/token"'
     registry.user = "ada:secret"
-    with pytest.raises(FetchError, match=r"access refused \(401\)"):
+    with pytest.raises(FetchError, match=r"access refused \(401\); log in with docker login "):
         read(registry)
     (tmp_path / ".docker").mkdir()
     login = {"auths": {registry.host: {"auth": base64.b64encode(b"ada:secret").decode()}}}
