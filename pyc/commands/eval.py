@@ -210,8 +210,10 @@ def _loaded(path: Place, name: str, window: int, how: _How) -> Iterator[Candidat
                 trust=how.trust,
                 context=window if info.kind == "decoder" else None,
             )
+            if info.kind == "decoder":
+                model.tokenizer  # noqa: B018 -- it is made at first use
         except RunError as error:
-            if "the artifact" not in str(error):
+            if " artifact" not in str(error):
                 raise
             raise RunError(f"{path}: {error}") from error  # of several, which
         used = model.program.backend if model.program is not None else None

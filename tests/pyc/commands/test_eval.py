@@ -251,3 +251,14 @@ def test_a_page_appears_beside_the_screen_and_replaces_no_other_file(pyc, decode
     assert pyc(*arguments, "--force")[0] == 0
     code, _, err = pyc("eval", decoder_artifact, "--text", text, *CONTEXT, "--html", text, "--force")
     assert code == 8 and "is a file of this evaluation, which is read here" in err
+
+
+def test_of_several_artifacts_the_wrong_one_is_named(pyc, decoder_artifact, tiny_copy, key_home, tmp_path, text):
+    folder = tiny_copy("llama")
+    (folder / "tokenizer.json").unlink()
+    bare = build(recipe_for(folder), output=tmp_path / "bare.pyca").path
+    code, out, err = pyc("eval", decoder_artifact, bare, "--text", text, *CONTEXT)
+    assert (code, out) == (9, "") and err.endswith("again, or pass token ids in Python\n")
+    assert f"pyc: error: {bare}: this artifact has no tokenizer" in err
+    code, out, err = pyc("eval", bare, "--text", text, *CONTEXT, "--backend", "onnx")
+    assert (code, out) == (9, "") and f"error: {bare}: backend onnx: the artifact has no program for it" in err
