@@ -17,6 +17,12 @@ from pyc.runtime.sources.places import shown_url
 from pyc.runtime.sources.protocol import Came, RefusedError
 from pyc.runtime.sources.store_calls import RETRIES, answered, reason_of
 
+_METADATA_HOSTS = ("169.254.169.254", "metadata.google.internal")
+"""Whom obstore asks for a machine's own credentials, in the cloud, where no others are set."""
+_CREDENTIALS = (
+    "set the store's own variables for them, such as AWS_ACCESS_KEY_ID, or AWS_SKIP_SIGNATURE=true where none are needed"
+)
+
 
 class ObjectSource:
     """An object of a bucket or a container."""
@@ -98,5 +104,7 @@ class ObjectSource:
         if kind == "PreconditionError":
             return ArtifactError(f"{self._url}: replaced while it was being fetched: load it again")
         if kind in ("PermissionDeniedError", "UnauthenticatedError"):
-            return RefusedError(f"{self._url}: access refused: {reason}; set the store's own variables for credentials")
+            return RefusedError(f"{self._url}: access refused: {reason}; {_CREDENTIALS}")
+        if any(host in str(error) for host in _METADATA_HOSTS):
+            return FetchError(f"{self._url}: no credentials were found; {_CREDENTIALS}")
         return FetchError(f"{self._url}: {reason}")

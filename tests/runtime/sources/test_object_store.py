@@ -71,6 +71,15 @@ def test_refused(store: RangeServer, status: int) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_who_has_no_credentials_hears_of_them_and_not_of_the_clouds_address(store: RangeServer) -> None:
+    from pyc.runtime.sources.object_store import ObjectSource
+
+    source = ObjectSource("s3://bucket/models/m.pyca")
+    told = source._explained(OSError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token"))
+    assert isinstance(told, FetchError) and "no credentials were found; set the store's own variables" in str(told)
+    assert "169.254" not in str(told)
+
+
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://", "s3:///x", "gs://bucket/"])
 def test_urls_without_an_object(url: str) -> None:
     pytest.importorskip("obstore")
