@@ -20,7 +20,7 @@ from pyc.runtime.sources.store_calls import RETRIES, answered, reason_of
 _METADATA_HOSTS = ("169.254.169.254", "metadata.google.internal")
 """Whom obstore asks for a machine's own credentials, in the cloud, where no others are set."""
 _CREDENTIALS = (
-    "set the store's own variables for them, such as AWS_ACCESS_KEY_ID, or AWS_SKIP_SIGNATURE=true where none are needed"
+    "set the store's variables for them, such as AWS_ACCESS_KEY_ID, or AWS_SKIP_SIGNATURE=true where none are needed"
 )
 
 

@@ -76,7 +76,7 @@ def test_who_has_no_credentials_hears_of_them_and_not_of_the_clouds_address(stor
 
     source = ObjectSource("s3://bucket/models/m.pyca")
     told = source._explained(OSError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token"))
-    assert isinstance(told, FetchError) and "no credentials were found; set the store's own variables" in str(told)
+    assert isinstance(told, FetchError) and "no credentials were found; set the store's variables" in str(told)
     assert "169.254" not in str(told)
 
 
