@@ -1,7 +1,8 @@
 """Fold the gain of an RMS norm into the linear layers that read it: W (g * n) = (W diag(g)) n.
 
 Only where nothing is lost: every reader of the norm is a linear layer, no other operation reads those weights,
-and they are quantized or stored as f32, so that the product is not rounded to a short float a second time.
+and they are quantized or stored as f32, so that the product is not rounded to a short float a second time. Not into
+mxfp4, nvfp4 and ternary, which are for models that have such weights: columns that are multiplied would have others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyc.compiler.evaluate import is_kept
 from pyc.compiler.ir import Function, Module, Operation
 from pyc.compiler.operands import sources
 from pyc.compiler.rewrite import map_functions, weight_readers, with_operations
-from pyc.compiler.schemes import Dense
+from pyc.compiler.schemes import Dense, LookupGroup
 from pyc.compiler.weights import Expression, ScaledColumns, Stored
 
 
@@ -22,7 +23,7 @@ class FoldNorm:
     """Moves gains of rms_norm into the columns of the weights that follow."""
 
     name: ClassVar[str] = "fold_norm"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("stored",)
     provides: ClassVar[tuple[str, ...]] = ()
 
@@ -65,6 +66,8 @@ class FoldNorm:
 def _absorbs(weight: Expression) -> bool:
     """Say whether multiplying columns into this stored weight costs no extra rounding."""
     assert isinstance(weight, Stored)
+    if isinstance(weight.scheme, LookupGroup) and weight.scheme.scales != "short":
+        return False
     if not isinstance(weight.scheme, Dense):
         return not is_kept(weight)
     kept = {source.dtype for source in sources(weight.base)}

@@ -23,7 +23,7 @@ from pyc.runtime.sources.address import Address, parse_address, redirected
 from pyc.runtime.sources.connection import Connection, Opening, connect, tls_context
 from pyc.runtime.sources.credentials import authorization
 from pyc.runtime.sources.local import HeldFile
-from pyc.runtime.sources.protocol import PATIENT, Came, Retries
+from pyc.runtime.sources.protocol import PATIENT, Came, RefusedError, Retries
 from pyc.runtime.sources.response import Identity, TryAgainError
 from pyc.runtime.sources.sequential import SequentialSource
 
@@ -251,6 +251,11 @@ class HttpSource:
         if response.status == 401 and self._authorize is not None and address.origin == self._origin.origin:
             self._authorization = self._authorize(True)
             raise TryAgainError("answers 401")
+        if response.status in (401, 403) and address.origin != self._origin.origin:
+            raise RefusedError(
+                f"{address}: access refused ({response.status}), where {self._origin} leads; credentials go to no host "
+                "that a redirect names: give the URL there itself"
+            )
         answers.check_status(response, address, self._identity)
 
     def _headers(self, address: Address, first: int, last: int) -> dict[str, str]:

@@ -202,6 +202,18 @@ def test_refused(server: RangeServer, status: int) -> None:
         opened(server)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_where_a_redirect_leads(
+    server: RangeServer, other: RangeServer, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask for credentials would ask for what is not sent, though they are there."""
+    monkeypatch.setenv("PYC_HTTP_TOKEN", f"{other.url.partition('//')[2]}=token")
+    server.redirects["/away"] = f"{other.url}/m"
+    other.statuses["/m"] = status
+    with pytest.raises(FetchError, match=r"access refused .*, where http://.* leads; .* give the URL there itself"):
+        opened(server, "/away")
+
+
 @pytest.mark.parametrize("status", [404, 410])
 def test_not_there(server: RangeServer, status: int) -> None:
     server.statuses["/m"] = status
