@@ -3,8 +3,9 @@
 import os
 import shutil
 import sys
+from time import monotonic
 
-from pyc.commands.screen import is_terminal
+from pyc.commands.screen import is_terminal, tell
 from pyc.runtime.text.printable import printable
 
 _quiet = False
@@ -30,3 +31,28 @@ def show_status(text: str) -> None:
     line = printable(text)[:width]
     sys.stderr.write(f"\r{line:<{width}}\r{line}")
     sys.stderr.flush()
+
+
+class PacedLine:
+    """Says from time to time how far something is: in the status line of a terminal, else in lines of a log."""
+
+    LINE_EVERY_S, STATUS_EVERY_S = 10.0, 0.2
+
+    def __init__(self) -> None:
+        self._began_s = self._shown_s = monotonic()
+
+    def elapsed_s(self) -> float | None:
+        """Seconds since the beginning where it is time to `show` again, else None."""
+        now_s = monotonic()
+        pause_s = self.STATUS_EVERY_S if is_terminal(sys.stderr) else self.LINE_EVERY_S
+        if is_quiet() or now_s - self._shown_s < pause_s:
+            return None
+        self._shown_s = now_s
+        return now_s - self._began_s
+
+    def show(self, text: str) -> None:
+        """Show `text` in the place that there is."""
+        if is_terminal(sys.stderr):
+            show_status(text)
+        else:
+            tell(f"pyc: {text}")

@@ -22,7 +22,15 @@ def mxfp4(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return (numbers * scales).astype(np.float32).reshape(shape)
 
 
-@pytest.mark.parametrize("drawn", [ternary, mxfp4], ids=lambda drawn: drawn.__name__)
+def nvfp4(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    numbers = random.choice(np.concatenate([E2M1, -E2M1]), (shape[0], shape[1] // 16, 16))
+    numbers[..., 0] = 6
+    scales = random.choice(np.array([448, 256, 104, 13, 1.125], np.float32), (*numbers.shape[:2], 1))
+    scales[0, 0] = 448  # so that the matrix has the factor that it is given here
+    return (numbers * scales * np.float32(2.0**-14)).astype(np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize("drawn", [ternary, mxfp4, nvfp4], ids=lambda drawn: drawn.__name__)
 def test_logits_are_those_of_the_checkpoint(drawn, tiny_checkpoint, reference, built, tmp_path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
