@@ -26,7 +26,7 @@ VARIABLE = "PYC_HTTP_TOKEN"
 def authorization(address: Address) -> str | None:
     """The value of the header Authorization for this address, if there are credentials for it. Raises FetchError."""
     if address.user or address.password:
-        return _basic(address.user, address.password)
+        return basic(address.user, address.password)
     if not (address.scheme == "https" or is_private(address.host)):
         return None
     if token := _token(address):
@@ -81,10 +81,11 @@ def _from_netrc(host: str) -> str | None:
     if name is None:
         return None
     user, _, password = entries[name]
-    return _basic(user, password or "")
+    return basic(user, password or "")
 
 
-def _basic(user: str, password: str) -> str:
+def basic(user: str, password: str) -> str:
+    """The header for a user and a password."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 

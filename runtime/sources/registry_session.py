@@ -1,17 +1,15 @@
 """Requests to an OCI registry, by whoever one is to it.
 
-Who one is: as for URLs (`credentials`), else what `docker login` or `podman login` wrote. Where the registry sends one
-to its token service, these go there too, over https, or for a registry on this machine to this machine. A header
+Who one is: as for URLs (`credentials`), else by `docker login` or `podman login` (`logins`). Where the registry names a
+token service, these go there too, over https, or for a registry on this machine to this machine. A header
 `Authorization` goes to the host that it is for, also not on with a redirect.
 """
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import logging
-import os
 import random
 import re
 import ssl
@@ -19,19 +17,17 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from pyc.runtime.errors import FetchError
-from pyc.runtime.host.home import user_home
-from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources import response as answers
 from pyc.runtime.sources.address import PORTS, Address, parse_address, redirected
 from pyc.runtime.sources.connection import connect, tls_context
 from pyc.runtime.sources.credentials import authorization, is_private
 from pyc.runtime.sources.http import MOST_REDIRECTS
+from pyc.runtime.sources.logins import MOST_BYTES, logged_in
 from pyc.runtime.sources.places import scheme_of, shown_url
 from pyc.runtime.sources.protocol import PATIENT, RefusedError, Retries
 from pyc.runtime.sources.response import TryAgainError
@@ -39,7 +35,6 @@ from pyc.runtime.text.printable import printable
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 4 << 20
 BROKEN = (TryAgainError, OSError, http.client.HTTPException)
 """What may go away by itself."""
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -95,8 +90,8 @@ class Answer:
             answers.check_status(self, self.address, None)
         except RefusedError as error:
             raise RefusedError(
-                f"{self.address}: access refused ({self.status}); log in with docker login {self.address.authority} "
-                "(auths of its config.json are read, helpers are not), or name a user in a netrc file"
+                f"{self.address}: access refused ({self.status}); log in with docker login {self.address.authority}, "
+                "or name a user in a netrc file"
             ) from error
 
     @property
@@ -251,7 +246,7 @@ class RegistrySession:
 
     def _own(self, address: Address) -> str | None:
         """Who one is to the registry: for itself, and for the token service that it names."""
-        return authorization(self._registry) or _logged_in(self._registry) or authorization(address)
+        return authorization(self._registry) or logged_in(self._registry) or authorization(address)
 
 
 def patiently(
@@ -288,27 +283,3 @@ def _challenges(header: str) -> list[tuple[str, dict[str, str]]]:
         elif found:
             found[-1][1].setdefault(name.lower(), quoted or plain)
     return found
-
-
-def _logged_in(address: Address) -> str | None:
-    """What a login wrote for this registry: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json, ~/.docker/config.json.
-
-    Raises FetchError for a file that is no JSON.
-    """
-    home = user_home()
-    named = os.environ.get("REGISTRY_AUTH_FILE")
-    folder = os.environ.get("DOCKER_CONFIG")
-    places = [Path(named)] if named else []
-    places += [Path(folder) / "config.json"] if folder else [home / ".docker" / "config.json"] if home else []
-    for path in places:
-        try:
-            if not path.is_file():
-                continue
-            entry = json.loads(path.read_bytes()[:MOST_BYTES]).get("auths", {}).get(address.authority, {})
-            text = entry.get("auth") or ""
-            if text and ":" in base64.b64decode(text, validate=True).decode():
-                return f"Basic {text}"
-        except unless_signalled(OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            reason = type(error).__name__
-            raise FetchError(f"{path}: is no file of logins ({reason}); log in again, or move it") from error
-    return None
