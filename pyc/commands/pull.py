@@ -35,6 +35,7 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
     `pyc pull` goes on from there. Further signatures come along, into FILE.sig.
     """
     from pyc.runtime.artifact.format import MAGIC
+    from pyc.runtime.artifact.kinds import written
     from pyc.runtime.artifact.partial_file import pull_into
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.policy import trust_of
@@ -45,6 +46,8 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
     require_one_answer(trust, allow_unsigned)
     if not isinstance(artifact, Remote):
         remedy = "copy a file with cp" if artifact.exists() else "a model of a hub: pyc build ORG/NAME --download"
+        if (url := written(artifact)) != str(artifact):
+            raise click.UsageError(f"{url}: was given with one slash behind the colon; give both")
         raise click.UsageError(f"{artifact}: not a URL; expected one such as https://host/{_NAME}; {remedy}")
     require_fetchable(artifact, "- for standard input; copy a file with cp")
     target = OutputFile(output_path(_name_of(artifact) if output is None else output), (), MAGIC, force=force)

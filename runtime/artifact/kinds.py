@@ -198,7 +198,10 @@ def written(path: str | os.PathLike[str]) -> str:
 
 def _sentence(path: str | os.PathLike[str], expected: str, right: tuple[Kind, ...]) -> str:
     if _url.match(str(path)):
-        return f"a URL, and this reads files; fetch it first: pyc pull {shlex.quote(written(path))}"
+        return (
+            "a URL, taken for a path; give it as text and with both slashes, or, to what reads files alone, fetch it "
+            f"first: pyc pull {shlex.quote(written(path))}"
+        )
     kind = kind_of(path)
     if kind is None or kind in right:
         return ""

@@ -157,4 +157,4 @@ def test_every_licence_is_carried_or_the_checkpoint_is_refused(tiny_checkpoint, 
 def test_a_url_is_named_as_it_was_written(pyc):
     code, _, err = pyc("attest", "http://127.0.0.1:1/a.pyca", "--format", "spdx")
     assert code != 0
-    assert "http://127.0.0.1:1/a.pyca: a URL, and this reads files; fetch it first: pyc pull http://127" in err
+    assert "http://127.0.0.1:1/a.pyca: a URL, taken for a path; give it as text and with both slashes" in err

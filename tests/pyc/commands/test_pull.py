@@ -401,12 +401,14 @@ def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):
         (["verify", "file:///m.pyca"], 14, ", or a path"),
         (["pull", "{url}/"], 10, "no such file"),
         (["pull", "{url}/none.pyca"], 10, "no such file (404)"),
+        (["pull", "http:/host/m.pyca"], 2, "http://host/m.pyca: was given with one slash behind the colon; give both"),
+        (["verify", "http:/host/m.pyca"], 8, "a URL, taken for a path; give it as text and with both slashes"),
         (["pull", "ftp://host/m.pyca"], 14, "nothing is fetched by ftp"),
         (["pull", "{url}/m.pyca", "-o", "no/m.pyca"], 8, "the directory no does not exist"),
         (["verify", "{url}/none.pyca"], 10, "no such file (404)"),
         (["run", "http://127.0.0.1:9/m.pyca", "-p", "x"], 14, "gave up after 5 tries"),
         (["run", "{url}/m.pyca", "-p", "x"], 9, "is an encoder"),
-        (["tune", "{url}/m.pyca"], 8, "a URL, and this reads files; fetch it first: pyc pull http://"),
+        (["tune", "{url}/m.pyca"], 8, "to what reads files alone, fetch it first: pyc pull http://"),
     ],
 )
 def test_one_line(arguments, code, says, server, folder, pyc):
