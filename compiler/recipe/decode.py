@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import inspect as kinds
 
-from pyc.compiler.recipe.names_elsewhere import algorithm_in, scheme_beside, scheme_elsewhere
+from pyc.compiler.recipe.names_elsewhere import WORDS_ELSEWHERE, algorithm_in, scheme_beside, scheme_elsewhere
 from pyc.compiler.recipe.places import MAX_SHOWN, find_node, mark_of, shortened
 from pyc.compiler.recipe.quantize_rules import canonical_quantize
 from pyc.compiler.recipe.types import (
@@ -68,9 +68,9 @@ def nearest(name: str, known: Sequence[str]) -> str:
     if algorithm is not None and "int4-g32" in known:
         scheme = scheme_beside(name)
         return f"; {algorithm!r} is an algorithm: write `algorithm: {algorithm}` beside a scheme such as {scheme!r}"
-    for word, ours in (("gpu", "cuda"), ("nearest", "rtn"), ("round-to-nearest", "rtn")):
-        if name.lower() == word and ours in known:
-            return f"; did you mean {ours!r}?"
+    ours = WORDS_ELSEWHERE.get(name.lower().replace("_", "-"))
+    if ours is not None and ours in known:
+        return f"; did you mean {ours!r}?"
     lowered = {item.lower(): item for item in reversed(known)}
     close = [item for item in map(str.lower, known) if len(name) > 2 and item.startswith(name.lower())]
     close = close or difflib.get_close_matches(name.lower(), list(lowered), n=1)

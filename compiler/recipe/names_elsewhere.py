@@ -29,6 +29,29 @@ _ALGORITHMS = {"awq": "awq", "gptq": "gptq", "smoothquant": "smoothquant", "sq":
 """Words in a name that say how codes are chosen and not how they are stored."""
 _BESIDE = {"fp8": "fp8", "8": "int8", "3": "lut3-g32", "2": "lut2-g32"}
 """What a name has in it, and the scheme of so many bits."""
+WORDS_ELSEWHERE = {
+    "gpu": "cuda",
+    "nearest": "rtn",
+    "round-to-nearest": "rtn",
+    "amd64": "x86_64",
+    "x64": "x86_64",
+    "x86-64": "x86_64",
+    "arm64": "aarch64",
+    "avx": "x86-64",
+    "sse": "x86-64",
+    "avx2": "x86-64-v3",
+    "haswell": "x86-64-v3",
+    "vnni": "avx512-vnni",
+    "avx512f": "avx512-vnni",
+    "avx10": "avx512-vnni",
+    "amx": "amx-bf16",
+    "neon": "armv8",
+    "armv8-a": "armv8",
+    "dotprod": "armv8-dotprod",
+    "armv8.2-a": "armv8-dotprod",
+    "sve": "armv8-dotprod",
+}
+"""Words for backends, algorithms, architectures and instruction sets, and ours, where that may stand."""
 
 
 def scheme_elsewhere(name: str) -> tuple[str, str] | None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pyc.compiler.recipe.api import recipe_from
-from pyc.compiler.recipe.names_elsewhere import SCHEMES_ELSEWHERE, algorithm_in, scheme_elsewhere
+from pyc.compiler.recipe.names_elsewhere import SCHEMES_ELSEWHERE, WORDS_ELSEWHERE, algorithm_in, scheme_elsewhere
+from pyc.compiler.recipe.types import ISAS
 from pyc.compiler.schemes import ALIASES, SCHEMES
 from pyc.runtime.errors import RecipeError
 
@@ -47,6 +48,24 @@ def test_an_algorithm_in_place_of_a_scheme_is_told_as_one(name: str, algorithm: 
 def test_a_type_of_other_tools_caches_leads_to_ours(name: str, ours: str) -> None:
     with pytest.raises(RecipeError, match=f"take '{ours}'$"):
         recipe_from({"model": "checkpoint", "quantize": {"kv_cache": name}})
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "ours"),
+    [
+        ("arch", "amd64", "x86_64"), ("arch", "arm64", "aarch64"), ("arch", "x86-64", "x86_64"),
+        ("isa", "AVX2", "x86-64-v3"), ("isa", "neon", "armv8"), ("isa", "amx", "amx-bf16"),
+        ("isa", "sve", "armv8-dotprod"),
+    ],
+)  # fmt: skip
+def test_an_architecture_of_other_tools_leads_to_ours(key: str, word: str, ours: str) -> None:
+    with pytest.raises(RecipeError, match=f"; did you mean '{ours}'"):
+        recipe_from({"model": "checkpoint", "targets": [{"backend": "cpu", key: [word] if key == "isa" else word}]})
+
+
+def test_a_word_elsewhere_leads_to_a_name_that_is_there() -> None:
+    known = {"cuda", "rtn", *ISAS, *(isa for row in ISAS.values() for isa in row)}
+    assert set(WORDS_ELSEWHERE.values()) <= known
 
 
 def test_rounding_to_nearest_is_called_rtn() -> None:
