@@ -97,7 +97,10 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
             what = f"sentence-transformers has it in a folder of its own: {own_folder()}"
         elif runs := [name for name in names if _RUN.fullmatch(name) and _CONFIGS & {*directory.names_in(name)}]:
             last = max(runs, key=lambda name: (len(name), name))
-            what = f"a trainer's checkpoints are in folders of it; name one: {shown(last)}"
+            whose = "a trainer's checkpoints are in folders of it"
+            what = f"{whose}; name one: {shown(last)}"
+            if "config.json" not in directory.names_in(last):
+                what = f"{whose}, and are adapters; name their base model, and one as its adapter: {shown(last)}"
         elif found := instead_of_config(tuple(map(shown, names))):
             what = found
         elif directory.links_within is not None:
@@ -125,7 +128,8 @@ def _missing_weights(reference: str, config: HuggingFaceConfig, names: tuple[str
     if found := _found_gguf(names):
         return f"{reference}: {found}"
     if unread := [name for name in names if name.endswith(_OTHER_SUFFIXES) and not _TRAINING.fullmatch(name)]:
-        return f"{reference}: found {shown(unread[0])}, {refused}; download the model's {SINGLE}"
+        own = f"or, if it is yours, load it in Python and call save_pretrained, which writes {SINGLE}"
+        return f"{reference}: found {shown(unread[0])}, {refused}; download the model's {SINGLE}, {own}"
     if "adapter_config.json" in names:  # some trainers write the base's config.json beside it
         return f"{reference}: neither {SINGLE} nor {INDEX} is there; {_ADAPTER}"
     others = [name for name in names if name.endswith(".safetensors")]

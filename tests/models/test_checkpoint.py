@@ -156,6 +156,15 @@ SINGLE_FILE = {
         ),
         "no config.json; a trainer's checkpoints are in folders of it; name one: checkpoint-1000",
     ),
+    "adapters of a run": (
+        lambda p: (
+            (p / "config.json").unlink(),
+            (p / "checkpoint-70").mkdir(),
+            (p / "checkpoint-70" / "adapter_config.json").write_text("{}"),
+        ),
+        "no config.json; a trainer's checkpoints are in folders of it, and are adapters; name their base model, and "
+        "one as its adapter: checkpoint-70",
+    ),
     "pickle only": (
         lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"),
         "found pytorch_model.bin, but only safetensors are read (pickle can run code)",
@@ -170,7 +179,8 @@ SINGLE_FILE = {
     ),
     "weights of another framework": (
         lambda p: (p / "model.safetensors").rename(p / "tf_model.h5"),
-        "found tf_model.h5, but only safetensors are read (pickle can run code); download the model's model.safetens",
+        "found tf_model.h5, but only safetensors are read (pickle can run code); download the model's model.safetens"
+        "ors, or, if it is yours, load it in Python and call save_pretrained",
     ),
     "parts without an index": (
         lambda p: (p / "model.safetensors").rename(p / "model-00001-of-00002.safetensors"),
