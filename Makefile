@@ -40,19 +40,22 @@ demo: $(COMPILER)
 test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -q
 
-LONG := tests/anomaly tests/combinations tests/gpu tests/backends/cpu/kernels/test_amx.py \
-	tests/backends/cpu/kernels/test_attention.py tests/backends/cpu/kernels/test_linear.py \
-	tests/backends/cpu/kernels/test_span_attention.py tests/backends/cpu/kernels/test_translation_units.py \
-	tests/backends/cuda/kernels/test_gemm_gate.py tests/backends/cuda/kernels/test_gemv_epilogue.py \
-	tests/backends/cuda/kernels/test_gemv_integers.py tests/backends/cuda/kernels/test_linear.py \
-	tests/backends/cuda/kernels/test_linear_warpgroup.py \
-	tests/backends/tensorrt/test_backend.py tests/backends/torch_tensorrt/test_compile.py tests/passes/comparison/test_compare_artifacts.py \
-	tests/passes/driver/test_changing_sources.py tests/passes/driver/test_estimate.py tests/passes/export/test_logical.py \
-	tests/passes/mixed_precision/test_goals_beside_adapters.py tests/passes/mixed_precision/test_mix_schemes.py \
+LONG := tests/anomaly tests/backends/cpu/kernels/test_amx.py tests/backends/cpu/kernels/test_attention.py \
+	tests/backends/cpu/kernels/test_linear.py tests/backends/cpu/kernels/test_span_attention.py \
+	tests/backends/cpu/kernels/test_translation_units.py tests/backends/cuda/kernels/test_gemm_gate.py \
+	tests/backends/cuda/kernels/test_gemv_epilogue.py tests/backends/cuda/kernels/test_gemv_integers.py \
+	tests/backends/cuda/kernels/test_linear.py tests/backends/cuda/kernels/test_linear_warpgroup.py \
+	tests/backends/tensorrt/test_backend.py tests/backends/test_random_weights.py tests/backends/test_second_backend.py \
+	tests/backends/torch_tensorrt/test_compile.py tests/combinations tests/gpu \
+	tests/passes/comparison/test_compare_artifacts.py tests/passes/driver/test_changing_sources.py \
+	tests/passes/driver/test_estimate.py tests/passes/export/test_logical.py tests/passes/export/test_torch.py \
+	tests/passes/mixed_precision/test_built_distances.py tests/passes/mixed_precision/test_goals_beside_adapters.py \
+	tests/passes/mixed_precision/test_mix_distances.py tests/passes/mixed_precision/test_mix_schemes.py \
 	tests/pyc/commands/test_memory_limits.py tests/pyc/commands/test_system_faults.py tests/reference/test_aarch64.py \
-	tests/reference/test_compressed_tensors.py tests/reference/test_cuda.py tests/reference/test_gptq.py \
-	tests/reference/test_isa_references.py tests/reference/test_isas.py tests/reference/test_quantized_checkpoints.py \
-	tests/reference/test_tensorrt.py tests/reference/test_torch_export.py \
+	tests/reference/test_bf16_activations.py tests/reference/test_compressed_tensors.py tests/reference/test_cuda.py \
+	tests/reference/test_decoders.py tests/reference/test_exports.py tests/reference/test_gptq.py \
+	tests/reference/test_isa_references.py tests/reference/test_isas.py tests/reference/test_onnx.py \
+	tests/reference/test_quantized_checkpoints.py tests/reference/test_tensorrt.py tests/reference/test_torch_export.py \
 	tests/runtime/executors/cuda/test_sampler.py tests/runtime/text/chat/test_sandbox.py
 
 test-long: $(TEST)

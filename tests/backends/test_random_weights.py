@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from built_models import target_of
 from emulated_cuda import CUDA, emulated
+from long_runs import sample
 from tiny_checkpoints import tiny_checkpoint
 
 from pyc.backends.cpu.layouts import panel_layout
@@ -101,7 +102,7 @@ MIXTURES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("mixture", sample(MIXTURES, "floats"))
 def test_a_model_computes_numbers_of_them_on_cpus_and_gpus(mixture, tiny_checkpoint, tmp_path):
     pytest.importorskip("torch")
     checkpoint = tiny_checkpoint("llama", tokenizer=False, hidden_size=64, intermediate_size=128)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyc.compiler.ir import Function, Graph, Operation, TensorType, Value
@@ -52,6 +52,7 @@ def types_of(graph: Graph) -> list[list[type]]:
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(GRAPHS)
 def test_what_is_printed_reads_back(graph: Graph) -> None:
     again = parse_graph(print_graph(graph))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -126,6 +126,7 @@ def nearest_entry(x: np.float32, table: tuple[int, ...]) -> int:
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(weights, st.sampled_from(["lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32", "lut2-g128", "int3-g32", "int2-g32"]))
 def test_lookup_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> None:
     scheme = scheme_of(name)

@@ -37,7 +37,7 @@ MODELS = {
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine needs no emulation")
 @pytest.mark.parametrize(
     ("case", "isa"),
-    [*((case, "armv8") for case in MODELS if IS_LONG or case != "int8"), *SECOND],
+    [*((case, "armv8") for case in MODELS if IS_LONG or case in ("bf16", "fp8-cache", "int4")), *SECOND],
 )
 def test_a_program_of_aarch64_computes_what_ours_does(case, isa, tiny_checkpoint, artifacts, built, tmp_path):
     model_type, config, quantize, bound = MODELS[case]

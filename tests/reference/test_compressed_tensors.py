@@ -71,7 +71,7 @@ def settings(folder):
     return json.loads((folder / "config.json").read_text())["quantization_config"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sample(CASES, *[*CASES][:10:2], "mixed", *[*ROUNDINGS][::3]))
 def test_transformers_computes_the_same_from_codes_and_from_numbers(case, tiny_checkpoint, exported):
     sizes = {**WIDE, "tokenizer": "calibration" in CASES[case]}
     path = tiny_checkpoint("qwen3", tie_word_embeddings=case != "fp8", **sizes)
@@ -180,7 +180,7 @@ def rows(folder, name="AutoModel"):
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("scheme", sample(ENCODER_SCHEMES, "int8", "int4-g32-asym", "lut4-g32", "fp8-b128"))
+@pytest.mark.parametrize("scheme", sample(ENCODER_SCHEMES, "int8", "lut4-g32"))
 def test_an_encoder_loads_in_transformers_and_sentence_transformers(
     scheme, activations, tiny_checkpoint, exported, built
 ):

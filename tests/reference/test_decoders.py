@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from built_models import difference, random_ids, single_steps
 from decoder_cases import DYNAMIC, VARIANTS, check_greedy
+from long_runs import sample
 
 KL_BOUND = {"f32": 1e-10, "f16": 1e-5}
 MARGIN = {"f32": 1e-4, "f16": 5e-2}
@@ -19,9 +20,12 @@ PROMPT = 16
 
 DEFAULT_CACHE = ("llama", "llama-yarn", "mistral-window-7", "qwen2-mixed-layers", "qwen3-tied-bias-bf16")
 CASES = [(name, "f32") for name in VARIANTS] + [(name, "f16") for name in DEFAULT_CACHE]
+LATER = {"llama-odd-bf16", "llama-odd-inputs-f16", "llama-dynamic-within", "mistral-no-window", "bitnet", "qwen3"}
+"""Of each of these a run has a neighbour, with the same shapes, biases or angles in another dtype."""
+OFTEN = [(name, "f32") for name in VARIANTS if name not in LATER] + [(name, "f16") for name in DEFAULT_CACHE[::2]]
 
 
-@pytest.mark.parametrize(("variant", "cache"), CASES)
+@pytest.mark.parametrize(("variant", "cache"), sample(CASES, *OFTEN))
 def test_logits_and_greedy_tokens_are_those_of_transformers(variant, cache, tiny_checkpoint, built, reference):
     import torch
 
@@ -48,7 +52,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(variant, cache, tiny
 INT8_CACHE_KL = 1.6e-3
 
 
-@pytest.mark.parametrize("variant", DEFAULT_CACHE)
+@pytest.mark.parametrize("variant", sample(DEFAULT_CACHE))
 def test_int8_keys_and_values_stay_near_transformers(variant, tiny_checkpoint, built, reference):
     import torch
 

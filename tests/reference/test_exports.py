@@ -15,6 +15,7 @@ from adapter_cases import ADAPTED, with_adapter
 from built_models import difference
 from decoder_cases import VARIANTS
 from encoder_cases import TEXTS, TINY
+from long_runs import sample
 from onnx_exports import CONTEXT, IDS, Loop, exported
 from scheme_mixes import mixes_of, quantize_of
 
@@ -45,7 +46,7 @@ def loaded(folder):
 
 
 @pytest.mark.parametrize("flavour", ["fused", "standard"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sample(VARIANTS))
 def test_a_graph_computes_what_transformers_does(variant, flavour, tiny_checkpoint, exported, reference):
     model_type, config = VARIANTS[variant]
     path = tiny_checkpoint(model_type, **{**CONTEXT, **config})
@@ -75,7 +76,7 @@ CALIBRATED = [
 ]
 
 
-@pytest.mark.parametrize(("model_type", "tied", "algorithm"), CALIBRATED)
+@pytest.mark.parametrize(("model_type", "tied", "algorithm"), sample(CALIBRATED))
 def test_a_calibrated_graph_and_the_checkpoint_stand_for_the_same(
     model_type, tied, algorithm, tiny_checkpoint, exported
 ):

@@ -22,7 +22,10 @@ def kl(built, reference, ids, **quantize):
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize(("scheme", "bound"), sample([("int4-g32", 0.7), ("int4-g128-asym", 0.7), ("fp8", 0.75)]))
+CASES = [("int4-g32", 0.7), ("int4-g128-asym", 0.7), ("fp8", 0.75)]
+
+
+@pytest.mark.parametrize(("scheme", "bound"), sample(CASES, CASES[0]))
 def test_it_loses_less_than_rounding_to_nearest(scheme, bound, built):
     """Measured with 4,096 tokens of the packaged text: 0.55, 0.55 and 0.58."""
     exact = built(DEMO / "checkpoint", shapes=SHAPES, quantize={"kv_cache": "f32"})

@@ -79,8 +79,11 @@ APPENDED = [("qwen3", "f16"), ("qwen3", "int8"), ("qwen3", "fp8"), ("qwen2", "in
 VECTORS = [isa for isa in ISAS if not find_isa(isa).has_amx]
 
 
-@pytest.mark.parametrize("isa", VECTORS)
-@pytest.mark.parametrize(("family", "cache"), sample(APPENDED, ("qwen3", "f16"), ("qwen2", "int8"), ("llama", "fp8")))
+MANY_ROWS = [(*appended, isa) for isa in VECTORS for appended in APPENDED]
+ALTERNATELY = [(*APPENDED[(2 * index) % len(APPENDED)], isa) for index, isa in enumerate(VECTORS)]
+
+
+@pytest.mark.parametrize(("family", "cache", "isa"), sample(MANY_ROWS, *ALTERNATELY))
 def test_a_prompt_of_many_rows_is_the_sum_of_its_steps(family, cache, isa, tiny_checkpoint, built):
     """Where scales are folded, many rows are gated and appended in N tiles: in one bucket all of them are
     interleaved, in the other four are left."""

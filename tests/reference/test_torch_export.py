@@ -37,7 +37,7 @@ def logits_of(model, ids):
         return model(torch.tensor([ids])).logits[0].numpy()
 
 
-@pytest.mark.parametrize("variant", sample(VARIANTS))
+@pytest.mark.parametrize("variant", sample(VARIANTS, *[*VARIANTS][::4]))
 def test_logits_are_those_of_transformers(variant, tiny_checkpoint, exported, reference):
     """Of one pass over all tokens, of chunks behind a cache, and of three sequences at a time."""
     model_type, config = VARIANTS[variant]

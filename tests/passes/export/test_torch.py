@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from long_runs import sample
 
 from pyc.backends.torch_tensorrt.export import load_program
 from pyc.compiler.recipe.api import recipe_from
@@ -103,7 +104,7 @@ print(os.environ.get("TORCHINDUCTOR_CACHE_DIR"), os.listdir(os.environ["TMPDIR"]
 """
 
 
-@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("is_named", sample([False, True]))
 def test_nothing_stays_in_the_folder_for_temporary_files(is_named, tiny_checkpoint, folder, tmp_path):
     """torch makes the cache's folder of a compiler that is not used; one that the user names is his."""
     (tmp_path / "temporary").mkdir()

@@ -137,7 +137,7 @@ MIXED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model_type", "dtype", "gains", "quantize"), MIXED[: None if IS_LONG else 5], ids=lambda value: str(value)[:40]
+    ("model_type", "dtype", "gains", "quantize"), MIXED[: None if IS_LONG else 4], ids=lambda value: str(value)[:40]
 )
 def test_the_kl_of_a_mix_with_bf16_is_that_of_the_artifact(
     model_type, dtype, gains, quantize, model_of, document, tmp_path

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from long_runs import sample
 from mixed_recipes import EMBEDDING, SIZES, ingested, mixture_of, windows
 from safetensors.numpy import load_file, save_file
 
@@ -143,7 +144,7 @@ def test_what_is_calibrated_is_measured_as_it_is_built(tiny_checkpoint, document
     assert not chosen
 
 
-@pytest.mark.parametrize("algorithm", ["imatrix", "awq", "smoothquant-gptq", "yaqa"])
+@pytest.mark.parametrize("algorithm", sample(["imatrix", "awq", "smoothquant-gptq", "yaqa"], "awq", "yaqa"))
 def test_a_mix_is_measured_by_the_algorithm_that_builds_it(algorithm, tiny_checkpoint, document, tmp_path):
     """Beside transformers, with the weights that a build of what was chosen has."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
