@@ -23,16 +23,23 @@ def decode(codec: CodecName, stored: memoryview | bytes, raw_bytes: int) -> byte
 
 
 def encode(codec: CodecName, raw: memoryview | bytes) -> bytes | memoryview:
-    """One chunk's bytes as stored. Deterministic for a given version of the codec's library."""
+    """One chunk's bytes as stored. Deterministic for a given version of the codec's library. Raises MemoryError: bytes
+    that are no good to compress there are none."""
     if codec == "lz4":
         import lz4.block
 
-        packed: bytes = lz4.block.compress(raw, mode="high_compression", compression=9, store_size=False)
+        try:
+            packed: bytes = lz4.block.compress(raw, mode="high_compression", compression=9, store_size=False)
+        except lz4.block.LZ4BlockError as error:
+            raise MemoryError(f"lz4: {error}") from error
         return packed
     if codec == "zstd":
         import zstandard
 
-        return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(raw)
+        try:
+            return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(raw)
+        except zstandard.ZstdError as error:
+            raise MemoryError(f"zstd: {error}") from error
     return raw
 
 
@@ -58,4 +65,6 @@ def _decode_zstd(stored: memoryview | bytes, raw_bytes: int) -> bytes:
             raise ArtifactError(f"zstd frame needs a window of {frame.window_size} bytes, {limit}")
         return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
+        if "not enough memory" in str(error):
+            raise MemoryError(f"zstd: {error}") from error
         raise ArtifactError(f"zstd data is not valid: {error}") from error

@@ -1,6 +1,8 @@
 """runtime/artifact/codecs.py: exact sizes, whatever the compressed bytes say."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -54,3 +56,32 @@ def test_lz4_never_exceeds_the_expansion_limit(size: int) -> None:
     """So the writer can always fall back to it where zstd packs too tightly for the format."""
     stored = encode("lz4", bytes(size))
     assert size <= 256 * len(stored)
+
+
+WITHOUT_MEMORY = """
+import resource, sys
+import lz4.block, zstandard
+from pyc.runtime.artifact.codecs import decode, encode
+codec, does, room_mib = sys.argv[1:]
+raw = bytes(range(256)) * 65536
+stored = encode(codec, raw)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (int(room_mib) << 20), resource.RLIM_INFINITY))
+try:
+    encode(codec, raw) if does == "encode" else decode(codec, stored, len(raw))
+except MemoryError as error:
+    print("MemoryError")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("does", ["encode", "decode"])
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("room_mib", ["1", "20"])
+def test_without_memory_it_is_no_fault_of_the_bytes(codec: str, does: str, room_mib: str) -> None:
+    """Before or behind what the result is written to. Some have room enough then."""
+    command = [sys.executable, "-c", WITHOUT_MEMORY, codec, does, room_mib]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "MemoryError\n" or room_mib == "20"
