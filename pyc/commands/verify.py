@@ -61,6 +61,7 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
     there. 11: not signed. 12: signed by a key that is not trusted, expired or revoked, or by fewer than the policy asks
     for. 14: another machine does not give it. 15: whom this machine trusts cannot be told, as its policy, its key store
     or the .sig is at fault.
+    Of a URL all bytes are fetched, whatever the cache has of them.
     The bytes are checked before the signers are: 11 and 12 say that all of them are intact, the message of 15, too.
     """
     from pyc.runtime.artifact.trust.counting_keys import REVOKED

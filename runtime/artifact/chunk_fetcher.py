@@ -88,11 +88,13 @@ class ChunkFetcher:
         cache: ChunkCache | None = None,
         keep: Keep | None = None,
         blocks: KeptBlocks | None = None,
+        reads_cache: bool = True,
     ) -> None:
         """`payload` is where the chunks' offsets count from, `where` names a chunk in messages, `blocks` has what is
-        there of chunks, and takes what comes before it is verified."""
+        there of chunks, and takes what comes before it is verified. Without `reads_cache` all bytes are fetched."""
         self._source, self._chunks, self._payload = source, chunks, payload
         self._where, self._cache, self._keep, self._blocks = where, cache, keep, blocks
+        self._reads_cache = reads_cache
         self._queue = deque(_Chunk(each.number, each.target) for each in wanted)
         self._again: deque[_Chunk] = deque()
         self._left = len(self._queue)
@@ -219,7 +221,10 @@ class ChunkFetcher:
 
     def _is_cached(self, coming: _Chunk) -> bool:
         """Whether a chunk of which nothing has been asked for is in the cache."""
-        return coming.stored is None and self._cache is not None and self._cache.has(self._chunks[coming.number])
+        return coming.stored is None and self._reads_cache and self._has(self._chunks[coming.number])
+
+    def _has(self, chunk: Chunk) -> bool:
+        return self._cache is not None and self._cache.has(chunk)
 
     def _piece(self) -> _Piece:
         """The next bytes of the queue, as far as they lie together."""
@@ -358,7 +363,7 @@ class ChunkFetcher:
             self._keep(coming.number, stored)
         if chunk.codec != "none":
             self._decode(coming, chunk, stored)
-        if self._cache is not None and not is_cached:
+        if self._cache is not None and not is_cached and (self._reads_cache or not self._has(chunk)):
             self._cache.put(chunk, stored)
         coming.stored = None
         with self._state:

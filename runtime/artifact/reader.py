@@ -182,8 +182,9 @@ class Artifact(Handle):
         return arrival
 
     def verify_all(self) -> None:
-        """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
-        self._run(list(map(Wanted, range(len(self.header.chunks)))))
+        """Check every chunk's digest and padding, and that it decodes; what the cache has of a remote artifact does not
+        count. Raises ArtifactError if one fails."""
+        self._run(list(map(Wanted, range(len(self.header.chunks)))), reads_cache=False)
 
     def read_chunks(self, wanted: Sequence[Wanted]) -> None:
         """Put what chunks hold, verified, into targets of their raw sizes. Raises ArtifactError and FetchError."""
@@ -247,10 +248,10 @@ class Artifact(Handle):
         """Whether the tensor lies in the file as it is."""
         return all(self.header.chunks[index].codec == "none" for index in chunks_of(tensor))
 
-    def _run(self, jobs: Sequence[Wanted]) -> None:
+    def _run(self, jobs: Sequence[Wanted], *, reads_cache: bool = True) -> None:
         """Do the jobs, on several threads when there is enough to hash; the first error stops all."""
         if self._remote is not None:
-            self._fetch_all(self._remote, jobs)
+            self._fetch_all(self._remote, jobs, reads_cache=reads_cache)
             return
         total = sum(self.header.chunks[job.number].stored_bytes for job in jobs)
         workers = min(hashing_threads(), len(jobs))
@@ -270,12 +271,13 @@ class Artifact(Handle):
                 empty(queue)
 
     def _fetch_all(
-        self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None = None, blocks: KeptBlocks | None = None
-    ) -> None:
+        self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None = None, blocks: KeptBlocks | None = None,
+        *, reads_cache: bool = True,
+    ) -> None:  # fmt: skip
         from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
 
-        file = source, self.header.chunks, self._payload
-        ChunkFetcher(*file, jobs, self._where, cache=self.cache, keep=keep, blocks=blocks).run()
+        given = source, self.header.chunks, self._payload, jobs, self._where
+        ChunkFetcher(*given, cache=self.cache, keep=keep, blocks=blocks, reads_cache=reads_cache).run()
         if self.cache is not None:
             self.cache.trim()
 

@@ -13,6 +13,7 @@ from remote_artifacts import write_artifact
 from swept_writers import sweep_before_locks
 
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.cache_folder import measure, prune, sweep_staged
 
 __all__ = ["range_server"]
@@ -136,6 +137,30 @@ def test_a_file_that_is_whole_is_locked_until_it_has_its_name(
     fetched(server, path=tmp_path / "m.pyca")
     assert swept and set(swept) == {0}
     assert fetched(server, path=tmp_path / "m.pyca") == 0
+
+
+def test_verify_reads_what_the_server_has(server: RangeServer, folder: Path, tmp_path: Path) -> None:
+    """Whatever is kept of it; a load goes on with what was verified once."""
+    path = tmp_path / "m.pyca"
+    whole = path.read_bytes()
+    fetched(server, path=path)
+    times = {entry: entry.stat().st_mtime_ns for entry in entries(folder)}
+    server.asked.clear()
+    with open_artifact(f"{server.url}/m.pyca") as artifact:
+        artifact.verify_all()
+        last = artifact.header.chunks[-1]
+    assert sum(end + 1 - start for _, start, end, _ in server.asked[1:]) > 800_000
+    assert {entry: entry.stat().st_mtime_ns for entry in times} == times, "nothing is written again"
+    server.files["/m.pyca"] = whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:]
+    with open_artifact(f"{server.url}/m.pyca") as artifact, pytest.raises(ArtifactError, match="altered: its BLAKE3"):
+        artifact.verify_all()
+    assert last.stored_bytes > 5 and fetched(server, path=path) == 0
+    for entry in entries(folder):
+        entry.unlink()
+    server.files["/m.pyca"] = whole
+    with open_artifact(f"{server.url}/m.pyca") as artifact:
+        artifact.verify_all()
+    assert fetched(server, path=path) == 0, "what was verified is kept"
 
 
 def test_switched_off(
