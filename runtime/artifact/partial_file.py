@@ -25,7 +25,7 @@ from blake3 import blake3
 from pyc.runtime.artifact.format import Chunk, payload_size
 from pyc.runtime.artifact.kept_blocks import KeptBlocks, not_written, write
 from pyc.runtime.artifact.reader import Artifact
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, FetchError
 from pyc.runtime.host.output_file import OutputFile
 from pyc.runtime.host.own_files import has_this_owner, why_not_own
 from pyc.runtime.host.signal_handlers import unless_signalled
@@ -195,12 +195,12 @@ def _copy(source: int, target: int) -> None:
 
 
 def _lock(descriptor: int, part: Path) -> bool:
-    """Whether the lock was taken: not on a file system without locks. Raises ArtifactError where another process has
-    it."""
+    """Whether the lock was taken: not on a file system without locks. Raises FetchError where another process has it:
+    what comes later may pass."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ArtifactError(f"{part}: another process is fetching into it; wait for it") from error
+        raise FetchError(f"{part}: another process is fetching into it; wait for it") from error
     except unless_signalled(OSError):
         return False
     return True

@@ -383,7 +383,7 @@ def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):
         time.sleep(0.01)
         assert first.poll() is None
     code, _, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")
-    assert code == 8 and "another process is fetching into it" in err
+    assert code == 14 and "another process is fetching into it" in err
     first.send_signal(signal.SIGINT)
     assert first.wait(20) == 130 and left_in(folder) == [".m.pyca.part"]
     server.bytes_per_s = 0
