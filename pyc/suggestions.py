@@ -16,7 +16,9 @@ COMMANDS_ELSEWHERE = {
     "generate": "`pyc run MODEL.pyca` generates text.",
     "help": "`pyc --help` and `pyc COMMAND --help` print help.",
     "imatrix": "quantize.calibration of the recipe takes a text: docs/which-scheme.md.",
+    "images": _NO_LIST,
     "list": _NO_LIST,
+    "login": "Logins of a registry are those of `docker login`, of a server in $PYC_HTTP_TOKEN or a netrc file.",
     "ls": _NO_LIST,
     "perplexity": "`pyc eval MODEL.pyca --text FILE` measures it.",
     "ps": _NO_LIST,
@@ -59,7 +61,7 @@ _OF_ANY: tuple[tuple[tuple[str, ...], str], ...] = (
 )  # fmt: skip
 """Options of other tools, and what to do."""
 _OF_RUNS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("--grammar", "--grammar-file", "--json-schema", "-j"),
+    (("--grammar", "--grammar-file", "--json-schema", "-j", "--format"),
      "Nothing forces an answer to follow a grammar or a schema: check what you parse."),
     (("--draft", "--draft-max", "--draft-model", "--model-draft", "-md"), "There is no speculative decoding yet."),
     (("-fa", "--flash-attn"), "Attention needs no option."),
@@ -71,7 +73,7 @@ _OF_RUNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--mlock", "--keep-alive", "--keepalive"), "Weights are mapped: they stay in memory while there is room."),
 )  # fmt: skip
 """The same of commands that take a prompt."""
-_MODEL, _GPU = ("-m", "--model"), ("-ngl", "--n-gpu-layers", "--gpu-layers", "--device")
+_MODEL, _GPU = ("-m", "--model"), ("-ngl", "--n-gpu-layers", "--gpu-layers", "--device", "--gpus")
 
 
 def meant_by_command(name: str, commands: Collection[str]) -> str:

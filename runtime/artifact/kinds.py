@@ -29,6 +29,7 @@ SHORT_BYTES = 128
 _NO_FILE = "no such file; pyc run, embed, verify and pull alone read standard input as `-`: save it in a file first"
 _url = re.compile(r"(https?|s3|gs|az):/[^/]", re.ASCII)
 """A URL that has become a path, which has no two slashes in a row."""
+_hub_link = re.compile(r"(?:hf\.co|huggingface\.co)/([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
 _hub_id = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?", re.ASCII)
 
 
@@ -160,6 +161,10 @@ def explained(error: ArtifactError, place: Place, source: Source | None) -> Arti
 def _where_from(place: str | os.PathLike[str]) -> str:
     """What to do about an artifact that is not there, which may be a model of the hub by its name."""
     path = Path(place)
+    if link := _hub_link.match(str(path)):
+        return f"this reads artifacts; make one of a model of the hub first: pyc build {link[1]} --download"
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        return "a shell makes a folder of ~, outside of one os.path.expanduser(path) does"
     if _hub_id.fullmatch(str(path)) and path.suffix != ".pyca" and not path.parent.exists():
         return f"this reads artifacts; if it is a model of the hub, make one first: pyc build {path} --download"
     return "give the path of an artifact; `pyc build` makes one"

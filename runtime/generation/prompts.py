@@ -109,7 +109,12 @@ def messages_of(prompt: object) -> Sequence[Message] | None:
         raise RunError(f"prompt: got {arguments.shown(prompt)}, {expected}")
     items = cast("Sequence[object]", prompt)
     first = arguments.first_of(items, 0)
-    if not first or not isinstance(first[0], Mapping):
+    if not first:
+        return None
+    if not isinstance(first[0], Mapping):
+        if hasattr(first[0], "role") and hasattr(first[0], "content"):
+            remedy = "write [message.model_dump() for message in messages] for those of pydantic"
+            raise RunError(f"prompt[0]: got {arguments.shown(first[0])}, expected a mapping with its role; {remedy}")
         return None
     for index, item in enumerate(items):
         if not isinstance(item, Mapping):

@@ -116,9 +116,13 @@ def check_space(name: str, folder: Path, setting: str) -> Finding:
     """Return how much space is free where `folder` is or would be; `setting` is the variable that moves it."""
     existing = next((path for path in (folder, *folder.parents) if os.path.isdir(path)), Path("/"))
     try:
-        free = shutil.disk_usage(existing).free
+        usage = shutil.disk_usage(existing)
     except unless_signalled(OSError) as error:
         return Finding(name, "warn", f"{existing}: {error.strerror}", f"set {setting} to another folder")
+    if not usage.total:  # as of /proc
+        found = f"{existing}: a file system that keeps no files"
+        return Finding(name, "warn", found, f"set {setting} to another folder")
+    free = usage.free
     verdict: Verdict = "ok" if free >= LEAST_FREE_BYTES else "warn"
     return Finding(name, verdict, f"{human_bytes(free)} free in {existing}", f"free some space, or set {setting}")
 

@@ -41,6 +41,7 @@ def test_the_start_of_an_option_names_it_and_none_that_looks_like_it(
         ("bench --model model.pyca", "ARTIFACT is named without an option."),
         ("build --model model.yaml", "RECIPE is named without an option."),
         ("run model.pyca -c 2048", "Did you mean '--context'?"),
+        ("run model.pyca --gpus 1", "A GPU runs all layers of an artifact that was built for it: --backend cuda."),
         ("run model.pyca --ctx-size 2048", "Did you mean '--context'?"),
         ("run model.pyca -cnv", "Did you mean '--chat'?"),
         ("run model.pyca -sys text", "Did you mean '--system'?"),

@@ -49,7 +49,8 @@ def find_last_day(comment: str) -> str | None:
         elif kind == "space":
             blanks += 1
         elif start is not None and blanks <= WORDS_BEHIND and (not is_short or _is_of_a_day(token[0])):
-            return text[start : (text + " ").index(" ", token.start())]
+            shown = comment if comment.isascii() else text  # others have letters of several signs
+            return shown[start : (text + " ").index(" ", token.start())]
     return None
 
 

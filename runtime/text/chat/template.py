@@ -136,6 +136,8 @@ def _refusal(error: Exception, messages: Sequence[Mapping[str, object]] = ()) ->
 def _odd_content(messages: Sequence[Mapping[str, object]]) -> str:
     """Which message a template that takes texts alone may have failed at."""
     for index, message in enumerate(messages):
+        if "role" not in message:
+            return f"; messages[{index}] has no role, which may be why"
         if message.get("tool_calls"):  # which need none
             continue
         if "content" not in message:

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from datetime import date
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,9 @@ def test_little_space(tmp_path, monkeypatch):
     monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1 << 62)
     finding = health.check_space("cache space", tmp_path / "not" / "there", "PYC_CACHE_DIR")
     assert (finding.verdict, "PYC_CACHE_DIR" in finding.remedy) == ("warn", True)
+
+
+def test_a_cache_below_proc_is_none() -> None:
+    finding = health.check_space("cache space", Path("/proc/nope"), "PYC_CACHE_DIR")
+    assert (finding.verdict, finding.remedy) == ("warn", "set PYC_CACHE_DIR to another folder")
+    assert finding.found == "/proc: a file system that keeps no files"

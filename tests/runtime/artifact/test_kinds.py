@@ -130,6 +130,8 @@ def test_an_artifact_that_is_not_there_has_a_remedy(tmp_path: Path, monkeypatch:
         "models/nothing": path,
         "a/b/c": path,
         "/a/b": path,
+        "hf.co/Qwen/Qwen3-0.6B": hub.replace("if it is a model of the hub, make one", "make one of a model of the hub"),
+        "~/model.pyca": "a shell makes a folder of ~, outside of one os.path.expanduser(path) does",
     }
     for given, remedy in wanted.items():
         with pytest.raises(MissingArtifactError) as caught:

@@ -5,7 +5,7 @@ import json
 import threading
 import weakref
 from collections.abc import Mapping
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -245,6 +245,7 @@ def test_without_a_tokenizer_ids_still_work(make: Make) -> None:
         ([1, "a"], {}, r"prompt\[1\]: got 'a', expected"),
         ([True], {}, r"prompt\[0\]: got True, expected"),
         ([1, {"role": "user"}], {}, r"prompt\[1\]: got dict, expected"),
+        ([SimpleNamespace(role="user", content="a")], {}, r"prompt\[0\]: .*, expected a mapping .*model_dump\(\)"),
         ([1], {"max_tokens": 0}, "max_tokens: got 0"),
         ([1], {"temperature": -1}, "temperature: got -1"),
         ([1], {"stop": [""]}, "stop: got"),

@@ -318,6 +318,12 @@ def test_a_message_that_a_template_cannot_take_is_named(content: dict[str, Any],
         template.render(messages)
 
 
+def test_a_message_without_a_role_is_named() -> None:
+    template = ChatTemplate("{% for message in messages %}{{ '<' + message.role + '>' }}{% endfor %}")
+    with pytest.raises(RunError, match=r"; messages\[1\] has no role, which may be why$"):
+        template.render([{"role": "user", "content": "hi"}, {"content": "there"}])
+
+
 def test_a_message_is_not_blamed_for_another_ones_fault() -> None:
     """Arguments of a call as a string, where this template has a mapping's pairs."""
     calls = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{% for k, v in c.arguments | items %}"
