@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -41,7 +42,35 @@ class _Submission:
                 request.fail(RunError(INTERRUPTED))
 
 
-class TokenStream(Handle, Iterator[Token]):
+class _Cancelled(Handle):
+    """What the end of a `with` block, or an `async with` one, cancels."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cancel what is left."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def aclose(self) -> None:
+        """`close`, for contextlib.aclosing."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class TokenStream(_Cancelled, Iterator[Token]):
     """The tokens that follow one prompt: an iterator, also for `async for`.
 
     Nothing is computed before the first is asked for. `close` cancels what is left; so does leaving a `with` (or
@@ -110,14 +139,6 @@ class TokenStream(Handle, Iterator[Token]):
         self._is_closed = True
         self._request.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # --- coroutines
 
     def __aiter__(self) -> Self:
@@ -135,24 +156,12 @@ class TokenStream(Handle, Iterator[Token]):
                 raise
         raise StopAsyncIteration
 
-    async def aclose(self) -> None:
-        """`close`, for contextlib.aclosing."""
-        self.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Batch(Handle, Sequence[TokenStream]):
+class Batch(_Cancelled, Sequence[TokenStream]):
     """The streams of several prompts, in their order. Their requests run together, whichever is read first.
 
-    `close`, and leaving a `with` block, cancel what is left; so does an interruption while one of them is read by
-    `for`. A coroutine that is cancelled may not be meant to end the others: its own stream ends alone.
+    `close`, and leaving a `with` (or `async with`) block, cancel what is left; so does an interruption while one of
+    them is read by `for`. A coroutine that is cancelled may not be meant to end the others: its own stream ends alone.
     """
 
     _instead = TokenStream._instead
@@ -192,11 +201,3 @@ class Batch(Handle, Sequence[TokenStream]):
         """Cancel all that is left."""
         for stream in self._streams:
             stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -283,6 +283,22 @@ def test_a_process_ends_while_an_event_loop_of_a_daemon_reads() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_batch_is_cancelled_by_the_end_of_its_block(make: Make) -> None:
+    model = make()
+
+    async def first_tokens() -> list[int]:
+        async with model.generate([[5], [6]], max_tokens=90) as batch:
+            found = [(await anext(stream)).id for stream in batch]
+        assert all(stream.is_at_end for stream in batch)
+        async with aclosing(model.generate([[5], [6]], max_tokens=90)) as batch:
+            assert [(await anext(stream)).id for stream in batch] == found
+        assert all(stream.is_at_end for stream in batch)
+        return found
+
+    expected = [next(model.generate(prompt, max_tokens=1)).id for prompt in ([5], [6])]
+    assert asyncio.run(first_tokens()) == expected
+
+
 def test_without_an_event_loop_of_asyncio(make: Make) -> None:
     """As where another library runs coroutines."""
     with pytest.raises(RunError, match="no event loop of asyncio runs here"):
