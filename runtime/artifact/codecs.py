@@ -23,7 +23,7 @@ def decode(codec: CodecName, stored: memoryview | bytes, raw_bytes: int) -> byte
 
 
 def encode(codec: CodecName, raw: memoryview | bytes) -> bytes | memoryview:
-    """One chunk's bytes as stored. Deterministic for a given version of the codec's library. Raises MemoryError, which is
+    """One chunk's bytes as stored. Deterministic for a given version of the library. Raises MemoryError, which is
     what a failure means here: any bytes can be compressed."""
     if codec == "lz4":
         import lz4.block
