@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import re
 import shutil
@@ -25,6 +26,8 @@ from pyc.runtime.sources.address import Address
 from pyc.runtime.sources.credentials import basic
 from pyc.runtime.text.printable import printable
 
+logger = logging.getLogger(__name__)
+
 MOST_BYTES = 4 << 20
 HELPER_S = 60.0
 """How long a helper may take: those of clouds ask a server, those of desktops may ask the user."""
@@ -33,21 +36,25 @@ _helper_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def logged_in(address: Address) -> str | None:
-    """The header Authorization for a registry by what a login wrote. Raises FetchError for a file that is no JSON and
-    for a helper that is not there or fails."""
+    """The header Authorization for a registry by what a login wrote. Raises FetchError for a file that is no JSON.
+
+    A helper that is not there or fails is told, and costs no more: many registries let anybody read."""
     for path in _files():
         try:
             if not path.is_file():
                 continue
             logins = json.loads(path.read_bytes()[:MOST_BYTES])
-            helper = logins.get("credHelpers", {}).get(address.authority) or logins.get("credsStore")
-            text = logins.get("auths", {}).get(address.authority, {}).get("auth") or ""
+            helper = (logins.get("credHelpers") or {}).get(address.authority) or logins.get("credsStore")
+            text = ((logins.get("auths") or {}).get(address.authority) or {}).get("auth") or ""
             is_login = bool(text) and ":" in base64.b64decode(text, validate=True).decode()
         except unless_signalled(OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             reason = type(error).__name__
             raise FetchError(f"{path}: is no file of logins ({reason}); log in again, or move it") from error
-        if helper and (header := _from_helper(path, helper, address)):
-            return header
+        try:
+            if helper and (header := _from_helper(path, helper, address)):
+                return header
+        except _HelperError as error:
+            logger.warning("%s; asking %s without it", error, address.authority)
         if is_login:
             return f"Basic {text}"
     return None
@@ -61,6 +68,10 @@ def _files() -> list[Path]:
     return places + ([Path(folder) / "config.json"] if folder else [home / ".docker" / "config.json"] if home else [])
 
 
+class _HelperError(Exception):
+    """What is wrong with a helper."""
+
+
 class _Credentials(msgspec.Struct, frozen=True, rename="pascal"):
     username: str
     secret: str
@@ -69,33 +80,34 @@ class _Credentials(msgspec.Struct, frozen=True, rename="pascal"):
 def _from_helper(path: Path, name: object, address: Address) -> str | None:
     """What a helper answers; None where it knows no login for this registry."""
     if not isinstance(name, str) or not _helper_name.fullmatch(name):
-        raise FetchError(f"{path}: names the credential helper {str(name)[:100]!a}, expected a name such as ecr-login")
+        shown = f"{str(name)[:100]!a}"
+        raise _HelperError(f"{path}: names the credential helper {shown}, expected a name such as ecr-login")
     program = f"docker-credential-{name}"
-    where = f"{address.authority}: the credential helper {program}, which {path} names,"
+    where = f"the credential helper {program}, which {path} names,"
     found = shutil.which(program)
     if found is None:
-        raise FetchError(f"{where} is not in PATH; install it, or give PYC_HTTP_TOKEN='{address.authority}=TOKEN'")
+        raise _HelperError(f"{where} is not in PATH")
     try:
         ran = subprocess.run(
             [found, "get"], input=address.authority.encode(), capture_output=True, timeout=HELPER_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise FetchError(f"{where} did not answer within {HELPER_S:g} s") from error
+        raise _HelperError(f"{where} did not answer within {HELPER_S:g} s") from error
     except unless_signalled(OSError) as error:
-        raise FetchError(f"{where} cannot be started: {error.strerror or error}") from error
+        raise _HelperError(f"{where} cannot be started: {error.strerror or error}") from error
     if ran.returncode:
         said = (ran.stdout.strip() or ran.stderr.strip()).decode(errors="replace")
         if _NOT_FOUND in said:
             return None
-        raise FetchError(f"{where} failed ({ran.returncode}): {printable(said.partition(chr(10))[0])[:200]}")
+        raise _HelperError(f"{where} failed ({ran.returncode}): {printable(said.partition(chr(10))[0])[:200]}")
     try:
         answer = msgspec.json.decode(ran.stdout, type=_Credentials)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FetchError(f"{where} answers no JSON with Username and Secret") from error
+        raise _HelperError(f"{where} answers no JSON with Username and Secret") from error
     if not answer.username and not answer.secret:
         return None
     if answer.username == "<token>":
-        raise FetchError(
+        raise _HelperError(
             f"{where} has an identity token, which pyc does not exchange; log in with a user and an access token"
         )
     return basic(answer.username, answer.secret)
