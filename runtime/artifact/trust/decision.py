@@ -14,7 +14,7 @@ from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
 from pyc.runtime.artifact.trust.names import names_of
 from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
 from pyc.runtime.artifact.trust.revocations import find_revocation
-from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signature_file, read_signatures
+from pyc.runtime.artifact.trust.signature_file import SUFFIX, has_one_beside, read_signature_file, read_signatures
 from pyc.runtime.artifact.trust.subjects import artifact_digest
 from pyc.runtime.errors import ArtifactError, TrustError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.host.home import NO_HOME, find_home_directory
@@ -259,6 +259,8 @@ def _remedy(artifact: Signed, policy: Policy, rule: Rule, signers: list[Signer])
         again = "sign the artifact and bundle it again"
         name = f"the name {artifact.path.name!a} that it has in the layout"
         return f"{again}, or have a rule of the policy fit {name}" if policy.rules else again
+    if not has_one_beside(artifact.path):
+        return f"no {SUFFIX} was asked for: put it beside the file and give its path, or a URL without ? and #"
     past = ("expired", *REVOKED)
     if any(signer.refusal and signer.refusal.startswith(past) for signer in signers):
         return "get a version that a current key signed, or have one sign this: pyc sign"

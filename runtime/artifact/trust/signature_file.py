@@ -109,9 +109,15 @@ def signatures_text(records: Sequence[SignatureRecord]) -> str:
     return "".join(f"{_line(each)}\n" for each in records)
 
 
+def has_one_beside(artifact: Place) -> bool:
+    """Whether there may be such a file: not beside standard input, and not where a signature is part of the URL."""
+    if not isinstance(artifact, Remote):
+        return True
+    return artifact.address != STANDARD_INPUT and not {"?", "#"} & {*artifact.address}
+
+
 def _fetched(artifact: Remote) -> str:
-    """The text beside a URL; none beside standard input, and where a signature is part of the URL."""
-    if artifact.address == STANDARD_INPUT or "?" in artifact.address or "#" in artifact.address:
+    if not has_one_beside(artifact):
         return ""
     try:
         source = open_beside(artifact, SUFFIX)

@@ -81,6 +81,8 @@ def test_further_signatures_come_along(server, folder, pyc, make_artifact, key_h
             message = opened.prelude.pack()
         server.files["/m.pyca.sig"] = add_signature(artifact, keys[1].sign(message)).read_bytes()
         assert pyc("verify", f"{server.url}/m.pyca")[0] == 0
+        code, _, err = pyc("verify", f"{server.url}/m.pyca?x=1")
+        assert code == 12 and "no .sig was asked for: put it beside the file and give its path, or a URL without" in err
         code, out, err = pyc("pull", f"{server.url}/m.pyca")
         assert (code, err) == (0, "") and "signed by trusted keys" in out
         assert pyc("verify", "m.pyca")[0] == 0 and left_in(folder) == ["m.pyca", "m.pyca.sig"]
