@@ -19,6 +19,10 @@ from pyc.runtime.text.tokenizer_trial import TRIAL_VERSION, Findings, try_tokeni
 
 logger = logging.getLogger(__name__)
 
+LEAST_SHARE = 2
+"""A tokenizer with fewer than one token for so many rows of the embedding is taken for another model's; rows that are
+there for a size that suits hardware are a few per cent."""
+
 
 class _Flags(msgspec.Struct, frozen=True):
     """What a build warns of, of tokenizer_config.json: anything may stand there, since nothing depends on it."""
@@ -42,8 +46,8 @@ def check_tokenizer(
     (`vocab_size` rows); the special tokens that the files beside it name must exist, but for pad_token, which nothing
     here writes. An end-of-sequence token that is not among `eos_token_ids` is worth a warning: texts would not end
     where the tokenizer says. So is a flag of tokenizer_config.json on which tokens a text gets, where tokenizer.json
-    has it otherwise, and what the tokenizer's class does otherwise. A trial that was passed is not repeated while its
-    findings are in `cache`.
+    has it otherwise, what the tokenizer's class does otherwise, and a tokenizer with far fewer tokens than rows. A
+    trial that was passed is not repeated while its findings are in `cache`.
     """
     content = carried.get(TOKENIZER)
     if content is None:
@@ -63,6 +67,12 @@ def check_tokenizer(
             f"{where}: {TOKENIZER}: the token {findings.largest_token!r} has id {findings.largest_id}, expected ids "
             f"below {vocab_size}, the rows of the embedding; take the tokenizer that the model was trained with"
         )
+    if 0 < (findings.largest_id + 1) * LEAST_SHARE < vocab_size:
+        files.warn(
+            logger,
+            "%s: %s has %d tokens, and the model rows for %d; is it the tokenizer that the model was trained with?",
+            where, TOKENIZER, findings.largest_id + 1, vocab_size,
+        )  # fmt: skip
     ids = dict(zip(special, findings.ids, strict=True))
     for name, token in special.items():
         if ids[name] is None and name == PADDING:

@@ -123,6 +123,19 @@ def test_ends_that_disagree_are_a_warning(tiny_copy: Callable[..., Path], caplog
     assert "tokenizer_config.json ends texts with '<pad>' (id 0), generation_config.json with ids [2]" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [500, 600])
+def test_a_tokenizer_of_far_fewer_tokens_is_a_warning(
+    rows: int, tiny_copy: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some rows more are usual: a size that suits hardware."""
+    path = tiny_copy("llama", vocab_size=rows)
+    with caplog.at_level(logging.WARNING):
+        load(path)
+    said = f"tokenizer.json has 263 tokens, and the model rows for {rows}; is it the tokenizer that the model was"
+    assert (said in caplog.text) == (rows == 600)
+
+
 def without_post_processor(document: dict[str, Any]) -> None:
     document["post_processor"] = None
 
