@@ -56,7 +56,8 @@ LONG := tests/anomaly tests/backends/cpu/kernels/test_amx.py tests/backends/cpu/
 	tests/reference/test_decoders.py tests/reference/test_exports.py tests/reference/test_gptq.py \
 	tests/reference/test_isa_references.py tests/reference/test_isas.py tests/reference/test_onnx.py \
 	tests/reference/test_quantized_checkpoints.py tests/reference/test_tensorrt.py tests/reference/test_torch_export.py \
-	tests/runtime/executors/cuda/test_sampler.py tests/runtime/text/chat/test_sandbox.py
+	tests/runtime/executors/cuda/test_sampler.py tests/runtime/generation/test_interruptions.py \
+	tests/runtime/text/chat/test_sandbox.py
 
 test-long: $(TEST)
 	PYC_CUDA=all PYC_CASES=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 PYC_LIMITS=40 PYC_DRAWN=100 \

@@ -58,11 +58,11 @@ def _starts_a_thread(frame: FrameType | None) -> bool:
 
 
 def interrupted(
-    work: Callable[[], object], *folders: str, error: type[BaseException] = KeyboardInterrupt
+    work: Callable[[], object], *folders: str, error: type[BaseException] = KeyboardInterrupt, step: int = 1
 ) -> Iterator[int]:
-    """Do `work` again and again, and have a signal handler raise `error` at each place of `SignalledAt` in turn; yield
-    the number of the place, and keep the exception meanwhile, with all that the variables of its frames hold, as who
-    catches it does.
+    """Do `work` again and again, and have a signal handler raise `error` at each place of `SignalledAt` in turn, or at
+    each `step`-th; yield the number of the place, and keep the exception meanwhile, with all that the variables of its
+    frames hold, as who catches it does.
 
     Raises AssertionError where it does not come out of `work`.
     """
@@ -72,7 +72,7 @@ def interrupted(
 
     profiler, former = sys.getprofile(), signal.signal(signal.SIGUSR1, handler)
     try:
-        for moment in itertools.count(1):
+        for moment in itertools.count(1, step):
             signalled = SignalledAt(moment, *folders)
             sys.setprofile(signalled)
             try:

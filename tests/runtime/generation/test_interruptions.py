@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from interruptions import InterruptedAt, interrupted
+from long_runs import IS_LONG
 from numpy.typing import NDArray
 from text_models import Make, greedy, ids_of, make
 
@@ -91,7 +92,7 @@ def test_who_catches_an_interruption_may_ask_again_at_once(make: Make) -> None:
         model.session.acquire(owner=SlotOwner())
 
     moment = 0
-    for moment in interrupted(work, "/runtime/"):
+    for moment in interrupted(work, "/runtime/", step=1 if IS_LONG else 3):
         assert ids_of(list(model.generate(prompts[moment % 2], max_tokens=2))) == expected[moment % 2], moment
         if moment % 5 == 0:
             assert [ids_of(list(stream)) for stream in model.generate(prompts, max_tokens=2)] == expected, moment
