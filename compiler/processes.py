@@ -41,16 +41,19 @@ class Processes:
             stack.callback(group.close)
             with unfinished.making(), self._lock:
                 unfinished.require_going_on()
-                if self.stopped:
-                    raise KeyboardInterrupt
+                self.require_going_on()
                 stack.enter_context(unfinished.running(group.kill))
                 self._running[id(group)] = group
                 stack.callback(self._running.pop, id(group), None)
                 process = group.start(command, folder, environment)
             out, err = process.communicate()
+        self.require_going_on()
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def require_going_on(self) -> None:
+        """Raise KeyboardInterrupt after `stop`."""
         if self.stopped:
             raise KeyboardInterrupt
-        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def stop(self) -> None:
         """Kill what runs; nothing is started any more."""

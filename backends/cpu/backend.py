@@ -10,8 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import resource
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -41,7 +40,7 @@ from pyc.backends.lowering.lower_attention import LowerAttention
 from pyc.backends.lowering.specialize_prefill import SpecializePrefill
 from pyc.backends.protocol import Buckets, CompiledProgram, Memory
 from pyc.backends.sources_digest import sources_digest
-from pyc.compiler.awaited import Awaited
+from pyc.compiler.awaited import Awaited, Workers
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
@@ -121,7 +120,7 @@ class CpuBackend:
         return sources_digest("pyc.templates.cpu", "pyc.backends.cpu", "pyc.backends.lowering", "pyc.compiler")
 
     def stop(self) -> None:
-        """Kill the compilers that run; TVM, which works in this process, is waited for."""
+        """Kill the compilers that run; TVM, which works in this process, ends behind what it is at."""
         self._toolchain.stop()
 
     def close(self) -> None:
@@ -142,9 +141,10 @@ class CpuBackend:
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
-        builder, functions = _program(module, buckets, {isa.gemm_strategy for isa in targets})
+        going_on = toolchain.processes.require_going_on
+        builder, functions = _program(module, buckets, {isa.gemm_strategy for isa in targets}, going_on)
         units = {isa: _translation_units(builder, isa) for isa in targets}
-        pool = ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-cc")
+        pool = Workers(default_threads(), "pyc-cc")
         parts = {isa: _parts(builder, isa) for isa in targets}
         hosts: dict[_Part, bytes] = {}
         try:
@@ -165,6 +165,7 @@ class CpuBackend:
             }
             for isa in targets:  # all of them before the first wait for zig
                 for part, compiled_for in parts[isa].items():
+                    going_on()
                     if part not in hosts:
                         hosts[part] = _host_object(_kernels_of(builder, part), compiled_for)
             for isa in targets:
@@ -204,7 +205,7 @@ def _translation_units(builder: ProgramBuilder, isa: Isa) -> tuple[TranslationUn
 
 
 def _program(
-    module: Module, buckets: Buckets, strategies: set[GemmStrategy]
+    module: Module, buckets: Buckets, strategies: set[GemmStrategy], going_on: Callable[[], None]
 ) -> tuple[ProgramBuilder, tuple[Function, ...]]:
     """Return the functions of `module` with the kernels that they call, and its entry points."""
     import_tvm()  # 2 s and 300 MB: only when something is compiled
@@ -215,6 +216,7 @@ def _program(
     functions: list[Function] = []
     for function in module.graph.functions:
         for rows in buckets.of(function.name):
+            going_on()
             symbol = f"{function.name}_{rows}"
             inputs, weights = builder.add_function(function, rows, symbol)
             functions.append(Function(function.name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))

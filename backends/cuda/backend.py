@@ -6,7 +6,7 @@ Kernels are CUDA C++ with every shape a constant in it, compiled by NVRTC, which
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -24,6 +24,7 @@ from pyc.backends.lowering.lower_attention import LowerAttention
 from pyc.backends.lowering.specialize_prefill import SpecializePrefill
 from pyc.backends.protocol import Buckets, CompiledProgram, Memory
 from pyc.backends.sources_digest import sources_digest
+from pyc.compiler.awaited import Workers
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
@@ -73,6 +74,7 @@ class CudaBackend:
     def __init__(self, compiler: KernelCompiler | None = None) -> None:
         """Kernels are compiled by `compiler`; without one by NVRTC."""
         self._compiler: KernelCompiler = compiler or Nvrtc()
+        self._is_stopped = False
 
     def held_bytes(self, weight: StoredTensor) -> int:
         """None: weights go to the device through buffers."""
@@ -116,10 +118,10 @@ class CudaBackend:
             for has_warpgroups in {find_arch(isa).has_warpgroups for isa in isas}
         }
         functions = _functions(module, buckets)
-        with ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-nvrtc") as pool:
+        with Workers(default_threads(), "pyc-nvrtc") as pool:
             for isa in isas:
                 emitted = launches[find_arch(isa).has_warpgroups]
-                code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), emitted.sources))
+                code = tuple(pool.map(partial(self._compiled, isa), emitted.sources))
                 waits = find_arch(isa).compute_capability >= WAITING_CAPABILITY
                 program = encode_program(msgspec.structs.replace(emitted.program, code=code, kernels_wait=waits))
                 yield CompiledProgram(isa, "any", find_arch(isa).features, program, functions)
@@ -138,8 +140,14 @@ class CudaBackend:
         rooms = "pyc.backends.cuda", "pyc.backends.onnx", "pyc.backends.lowering"
         return sources_digest("pyc.templates.cuda", *rooms, "pyc.compiler")
 
+    def _compiled(self, isa: str, unit: tuple[str, ...]) -> bytes:
+        if self._is_stopped:
+            raise KeyboardInterrupt
+        return self._compiler.compile(unit, isa)
+
     def stop(self) -> None:
-        """Compilers are waited for: one unit takes a few seconds at most."""
+        """No further unit is compiled; one takes a few seconds at most."""
+        self._is_stopped = True
 
     def close(self) -> None:
         """Nothing was made."""

@@ -15,7 +15,6 @@ codec libraries.
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,7 @@ from typing import Literal, Self
 
 from blake3 import blake3
 
-from pyc.compiler.awaited import Awaited
+from pyc.compiler.awaited import Awaited, Workers
 from pyc.compiler.files.staging import StagedFile
 from pyc.runtime.artifact.codecs import encode
 from pyc.runtime.artifact.dtypes import DTYPES, DtypeName
@@ -176,7 +175,7 @@ class ArtifactWriter:
             if header.chunks:
                 front += bytes(-len(front) % ALIGNMENT)
             file.insert_front(front)
-            with ThreadPoolExecutor(1, thread_name_prefix="pyc-sync") as pool:  # the disk and the hash take turns else
+            with Workers(1, "pyc-sync") as pool:  # the disk and the hash take turns else
                 synced = Awaited(pool, file.sync)
                 sha256 = file.sha256()
                 synced.result()

@@ -7,13 +7,13 @@ is evaluated. Of a recipe with a goal the schemes that its build chose are taken
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from pyc.backends.protocol import Backend
+from pyc.compiler.awaited import Workers
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
@@ -120,7 +120,7 @@ def _expected(recipe: Recipe, workers: int) -> tuple[ModelInfo, Generation, Prov
         module = run_passes(ingested.module, pipeline(recipe, ingested.adapters), observe=checking)
         lowered = lower(_recorded(module, recipe, ingested.adapters, files), backends)
         check_parts(lowered, recipe)
-        with ThreadPoolExecutor(workers, thread_name_prefix="pyc-hash") as pool:
+        with Workers(workers, "pyc-hash") as pool:
             list(pool.map(files.digest, dict.fromkeys(source.path for source in lowered.common.sources)))
         made_of = provenance_of(lowered, recipe, files)
         files.check()

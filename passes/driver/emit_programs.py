@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
 from types import TracebackType
@@ -18,7 +17,7 @@ import msgspec
 from blake3 import blake3
 
 from pyc.backends.protocol import Backend, Buckets, CompiledProgram
-from pyc.compiler.awaited import Awaited
+from pyc.compiler.awaited import Awaited, Workers
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.text import print_graph
@@ -117,7 +116,7 @@ class ProgramCompiler:
         self._stopped = Event()
         self._backends = [part.backend for part in lowered.parts]
         self._tools = compilers_of(self._backends)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="pyc-compile")
+        self._pool = Workers(1, "pyc-compile")
         self._programs = Awaited(self._pool, partial(self._work, lowered, recipe, cache))
 
     def check(self) -> None:
@@ -151,9 +150,11 @@ class ProgramCompiler:
         if error is not None:
             for backend in self._backends:
                 backend.stop()
-        self._pool.shutdown(cancel_futures=True)
-        for backend in self._backends:
-            backend.close()
+        try:
+            self._pool.shutdown(cancel_futures=True)
+        finally:
+            for backend in self._backends:
+                backend.close()
 
 
 def emit_programs(lowered: Lowered, recipe: Recipe, cache: Cache) -> Iterator[Emitted]:

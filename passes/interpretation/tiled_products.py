@@ -6,11 +6,11 @@ How a product is divided depends on its shape alone, so that codes do not depend
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
 
+from pyc.compiler.awaited import Workers
 from pyc.compiler.scales import Floats
 
 TILE = 1024
@@ -62,6 +62,6 @@ def _for_each(fill: Callable[[_Tile], None], tiles: Sequence[_Tile], workers: in
         for tile in tiles:
             fill(tile)
         return
-    with ThreadPoolExecutor(workers, thread_name_prefix="pyc-product") as pool:
+    with Workers(workers, "pyc-product") as pool:
         for _ in pool.map(fill, tiles):
             pass

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from pyc.backends.protocol import Backend
-from pyc.compiler.awaited import Awaited
+from pyc.compiler.awaited import Awaited, Workers
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.passes.jobs.job import Bytes, Job
@@ -27,7 +27,7 @@ class LocalJobs:
 
     def __init__(self, workers: int, cache: Cache, pool: Executor | None = None) -> None:
         """`pool`, with that many threads, in place of threads of its own."""
-        self._pool = pool or ThreadPoolExecutor(workers, thread_name_prefix="pyc-emit")
+        self._pool = pool or Workers(workers, "pyc-emit")
         self._ahead, self._cache = 2 * workers, cache
 
     def __enter__(self) -> Self:

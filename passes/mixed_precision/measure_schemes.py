@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -27,7 +27,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from pyc.compiler.awaited import Awaited
+from pyc.compiler.awaited import Awaited, Workers
 from pyc.compiler.digest import expression_digest
 from pyc.compiler.evaluate import evaluate_rows, is_kept, unstored
 from pyc.compiler.files.cache import Cache
@@ -155,7 +155,7 @@ class SchemeMeter:
                 found[group] = json.loads(data)
         missing = [group for group in groups if group not in found]
         if missing:
-            with ThreadPoolExecutor(self._workers, thread_name_prefix="pyc-measure") as pool:
+            with Workers(self._workers, "pyc-measure") as pool:
                 for group, measured in self._measured(missing, stored, pool):
                     self._files.check()
                     self._cache.put(keys[group], json.dumps(measured).encode())

@@ -71,6 +71,24 @@ def count(frame, event, argument):
 sys.setprofile(count)
 entry()
 """
+# A program of somebody's own, whose build tells when LLVM begins.
+OWN_PROGRAM = """
+import sys
+import pyc
+from pyc.backends.cpu import backend
+
+compile_object = backend._host_object
+
+def told(kernels, isa):
+    print("compiling", flush=True)
+    return compile_object(kernels, isa)
+
+backend._host_object = told
+try:
+    pyc.build(sys.argv[1], output=sys.argv[2], use_cache=False)
+finally:
+    print("ended", flush=True)
+"""
 HANDLER_CALLS = 80
 """Calls of `entry` within which it has installed its handlers."""
 
@@ -139,6 +157,25 @@ def test_a_build_ends_without_its_compilers(tiny_checkpoint, tmp_path, folders, 
     while any(is_alive(int(pid)) for pid in pids.read_text().split() if int(pid)):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gaps_s", [(), (0.01,), (0.05, 0.05)])
+def test_a_build_in_a_program_ends_with_its_compilers(tiny_checkpoint, folders, gaps_s):
+    """By the exception of the first Ctrl-C, whatever the others come to: no thread is left in LLVM as Python ends."""
+    command = [sys.executable, "-c", OWN_PROGRAM, str(tiny_checkpoint("llama")), str(folders["out"] / "m.pyca")]
+    process = subprocess.Popen(
+        command, env=environment_of(folders), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout.readline() == "compiling\n"
+    for gap_s in (0.0, *gaps_s):
+        time.sleep(gap_s)
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out.splitlines()[-1]) == (-signal.SIGINT, "ended"), err
+    assert err.splitlines()[-1] == "KeyboardInterrupt" and "terminate" not in err
+    assert left_in(folders) == []
 
 
 @pytest.mark.slow

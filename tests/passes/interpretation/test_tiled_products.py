@@ -43,7 +43,7 @@ def test_one_tile_starts_no_thread(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("a pool of threads")
 
-    monkeypatch.setattr(tiled_products, "ThreadPoolExecutor", refuse)
+    monkeypatch.setattr(tiled_products, "Workers", refuse)
     one, none = np.ones((TILE, 8), np.float32), np.ones((0, 8), np.float32)
     product(one, one, 4), product(none, one, 4), gram(one, 4), cross(one, one, 4)
     with pytest.raises(AssertionError, match="a pool of threads"):
