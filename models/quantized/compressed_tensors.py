@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 from msgspec import Meta, Struct
 
 from pyc.compiler.codes import Float4Codes, IntegerCodes
@@ -178,14 +179,30 @@ def _zero_points(
     module: str, weights: list[_Weights], scales: Source, dtype: str, shape: tuple[int, ...], parts: Parts
 ) -> Source | None:
     """Return the zero points of a module, which has to have some where config.json says `symmetric: false`. Zeros of a
-    symmetric one, which older files have beside its scales, are none."""
+    symmetric one, which older files have beside its scales, are none; others, which compressed-tensors passes over
+    there, are an error, since it is not known which of the two is wrong."""
     name = f"{module}.weight_zero_point"
     if all(each.symmetric for each in weights) and _are_zeros(parts.left.get(name), scales.shape, parts):
         parts.drop(name)
         return None
     needed = bool(weights) and not any(each.symmetric for each in weights)
     take = parts.take if needed else parts.take_if_there
-    return take(name, (dtype,), shape)
+    found = take(name, (dtype,), shape)
+    is_denied = bool(weights) and all(each.symmetric for each in weights)
+    if found is None or not is_denied:
+        return found
+    if dtype == "i8" or not _are_middles(found, weights[0].num_bits, scales.shape[0], parts):
+        raise parts.wrong(found, "has zero points, and config.json says `symmetric: true`; one of them is wrong")
+    return found
+
+
+def _are_middles(source: Source, bits: int, outputs: int, parts: Parts) -> bool:
+    """Whether packed zero points are all the middle of the codes, which is what symmetric ones have."""
+    shifts = np.arange(0, 32, bits, dtype=np.uint32)
+    rows, groups = source.shape
+    words = parts.values(source).view(np.uint32).reshape(rows, 1, groups)
+    unpacked = words >> shifts[None, :, None] & np.uint32((1 << bits) - 1)
+    return bool((unpacked.reshape(-1, groups)[:outputs] == 1 << bits - 1).all())
 
 
 def _are_zeros(source: Source | None, shape: tuple[int, ...], parts: Parts) -> bool:

@@ -140,6 +140,7 @@ BROKEN = [
     ("w4a16", lambda t, c: _weights(c).update(strategy="channel"), r"has shape \[64, 3\], .* say \[64\]"),
     ("w4a16", lambda t, c: _weights(c).update(strategy="rows"), "Invalid enum value 'rows'"),
     ("w8a8", lambda t, c: _weights(c).update(symmetric=False), "weight_zero_point' is missing"),
+    ("w4a16-asym", lambda t, c: _weights(c).update(symmetric=True), "has zero points, and config.json says `symmetric"),
     ("w8a8", lambda t, c: _weights(c).update(strategy="group", group_size=32), r"has shape \[64, 1\], .* \[64, 3\]"),
     ("fp8-dynamic", put(f"{Q}.weight_scale", lambda t: t[:1].reshape(1)), r"has shape \[1\], .* say \[64\]"),
     ("fp8-tensor", lambda t, c: _weights(c).update(strategy="channel"), r"has shape \[1\], .* say \[64\]"),
@@ -292,6 +293,18 @@ def test_zeros_as_zero_points_of_a_symmetric_matrix_are_none(case, dtype, coded,
         assert (kept := kept_scheme(weight)) is not None and kept.name == {"w8a8": "int8"}.get(case, "int4-g32-asym")
         found = evaluate_rows(weight, 0, 64, files)
     np.testing.assert_array_equal(found, q_proj(coded(case), tmp_path)[0])
+
+
+def test_packed_middles_as_zero_points_of_a_symmetric_matrix_are_what_it_has(coded, tmp_path):
+    import torch
+
+    def change(tensors, config):
+        for name in [name for name in tensors if name.endswith(".weight_scale")]:
+            rows, groups = tensors[name].shape
+            words = torch.full((-(-rows // 8), groups), 0x88888888 - (1 << 32), dtype=torch.int32)
+            tensors[name.replace("_scale", "_zero_point")] = words
+
+    np.testing.assert_array_equal(q_proj(coded("w4a16", change), tmp_path)[0], q_proj(coded("w4a16"), tmp_path)[0])
 
 
 def test_a_scale_of_a_matrix_beside_groups_of_blocks(coded, tmp_path):
