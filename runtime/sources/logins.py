@@ -14,12 +14,12 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import msgspec
 
 from pyc.runtime.errors import FetchError
+from pyc.runtime.host.asked_program import NoAnswerError, ask
 from pyc.runtime.host.home import user_home
 from pyc.runtime.host.signal_handlers import unless_signalled
 from pyc.runtime.sources.address import Address
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 MOST_BYTES = 4 << 20
 HELPER_S = 60.0
 """How long a helper may take: those of clouds ask a server, those of desktops may ask the user."""
+MOST_SECRET_BYTES = 1 << 16
 _NOT_FOUND = "credentials not found in native keychain"
 _helper_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -86,22 +87,18 @@ def _from_helper(path: Path, name: object, address: Address) -> str | None:
     where = f"the credential helper {program}, which {path} names,"
     found = shutil.which(program)
     if found is None:
-        raise _HelperError(f"{where} is not in PATH")
+        raise _HelperError(f"{where} is no program in PATH")
     try:
-        ran = subprocess.run(
-            [found, "get"], input=address.authority.encode(), capture_output=True, timeout=HELPER_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _HelperError(f"{where} did not answer within {HELPER_S:g} s") from error
-    except unless_signalled(OSError) as error:
-        raise _HelperError(f"{where} cannot be started: {error.strerror or error}") from error
-    if ran.returncode:
-        said = (ran.stdout.strip() or ran.stderr.strip()).decode(errors="replace")
+        ran = ask([found, "get"], address.authority.encode(), HELPER_S, MOST_SECRET_BYTES)
+    except NoAnswerError as error:
+        raise _HelperError(f"{where} {error}") from error
+    if ran.code:
+        said = printable(ran.printed.decode(errors="replace").strip().partition("\n")[0] or ran.said)[:200]
         if _NOT_FOUND in said:
             return None
-        raise _HelperError(f"{where} failed ({ran.returncode}): {printable(said.partition(chr(10))[0])[:200]}")
+        raise _HelperError(f"{where} ended with exit code {ran.code}{f': {said}' if said else ''}")
     try:
-        answer = msgspec.json.decode(ran.stdout, type=_Credentials)
+        answer = msgspec.json.decode(ran.printed, type=_Credentials)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _HelperError(f"{where} answers no JSON with Username and Secret") from error
     if not answer.username and not answer.secret:

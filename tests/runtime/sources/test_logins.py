@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import time
 
 import pytest
 
@@ -67,11 +68,11 @@ def test_where_a_helper_knows_nothing_the_file_counts(place):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("echo 'the keychain is locked\nmore' ; exit 3", r"failed \(3\): the keychain is locked"),
+        ("echo 'the keychain is locked\nmore' ; exit 3", r"ended with exit code 3: the keychain is locked"),
         ("echo s3cret", "answers no JSON with Username and Secret"),
         ("echo '{\"Username\": \"ada\"}'", "answers no JSON with Username and Secret"),
         (ANSWERS.replace("ada", "<token>"), "has an identity token, .* access token"),
-        ("exec sleep 30", "did not answer within 0.5 s"),
+        ("exec sleep 30", r"took more than 0\.5 s"),
     ],
 )
 def test_a_helper_that_is_no_good_is_told(body, message, place, monkeypatch, caplog):
@@ -84,6 +85,24 @@ def test_a_helper_that_is_no_good_is_told(body, message, place, monkeypatch, cap
     assert said.startswith(f"the credential helper docker-credential-desktop, which {place / 'config.json'} names, ")
     assert re.search(rf"{message}; asking registry\.example:5000 without it$", said)
     assert "s3cret" not in said
+
+
+def test_the_end_of_a_helper_counts_and_it_sees_no_signing_key(place, monkeypatch, caplog):
+    """It may leave a program behind that holds its output, as an agent does."""
+    monkeypatch.setenv("PYC_SIGNING_KEY", "a key")
+    helper(place, "pass", f'sleep 20 &\nenv > "{place}/seen"\n{ANSWERS}')
+    config(place, credsStore="pass")
+    began_s = time.monotonic()
+    assert logged_in(REGISTRY) == header("ada", "s3cret")
+    assert time.monotonic() - began_s < 15 and not caplog.text
+    assert "PATH=" in (place / "seen").read_text() and "PYC_SIGNING_KEY" not in (place / "seen").read_text()
+
+
+def test_a_helper_that_fails_without_a_word(place, caplog):
+    helper(place, "desktop", "exit 4")
+    config(place, credsStore="desktop")
+    assert logged_in(REGISTRY) is None
+    assert "names, ended with exit code 4; asking" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["../../bin/sh", "a b", "", 5, ["desktop"], {"a": 1}, "-x"])
@@ -100,8 +119,8 @@ def test_a_helper_that_is_not_there(place, caplog):
     auth = base64.b64encode(b"eve:other").decode()
     config(place, auths={"registry.example:5000": {"auth": auth}}, credsStore="desktop")
     assert logged_in(REGISTRY) == header("eve", "other")
-    assert "names, is not in PATH; asking registry.example:5000 without it" in caplog.text
+    assert "names, is no program in PATH; asking registry.example:5000 without it" in caplog.text
     (place / "bin" / "docker-credential-desktop").write_text("#!/no/such/interpreter\n")
     (place / "bin" / "docker-credential-desktop").chmod(0o755)
     assert logged_in(REGISTRY) == header("eve", "other")
-    assert "cannot be started: No such file" in caplog.text
+    assert "cannot be run: No such file" in caplog.text
