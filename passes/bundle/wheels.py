@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 from urllib.parse import unquote, urlsplit
 
 from pyc.compiler.files.work_folder import work_folder
@@ -122,6 +123,8 @@ def fetch_wheels(folder: Path, target: Target, versions: dict[str, str]) -> None
         _fetch_own(folder)
         _pip(*_download(folder, target, versions))
     except (ArtifactError, OSError) as error:
+        if "No space left on device" in str(error):
+            raise ArtifactError(f"{error}; free some in {gettempdir()}, or set TMPDIR to another folder") from error
         raise ArtifactError(
             f"{error}; give them with --wheels DIR: {_OWN}, the others by `"
             f"{_command(Path('DIR'), target, versions)}`; or leave them out with --no-wheels"

@@ -311,6 +311,7 @@ def test_what_stopped_pip_is_said(stderr, reason, python_that, tmp_path):
     with pytest.raises(ArtifactError, match=re.escape(reason)) as caught:
         fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
     assert "\n" not in str(caught.value)
+    assert ("or set TMPDIR to another folder" in str(caught.value)) == ("No space left" in reason)
 
 
 @pytest.fixture
