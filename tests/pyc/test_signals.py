@@ -71,6 +71,34 @@ def count(frame, event, argument):
 sys.setprofile(count)
 entry()
 """
+# A program of somebody's own, which is interrupted at the n-th function call of its first build, and goes on.
+FIRST_BUILD = """
+import os, signal, sys
+import pyc
+from pyc import IngestError
+
+moment, calls = int(sys.argv[1]), 0
+
+def count(frame, event, argument):
+    global calls
+    if event == "call":
+        calls += 1
+        if calls == moment:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.setprofile(count)
+try:
+    pyc.build({"model": "nowhere/at/all"})
+except (KeyboardInterrupt, IngestError) as error:
+    sys.setprofile(None)
+    print(type(error).__name__)
+try:
+    pyc.build({"model": "nowhere/at/all"})
+except IngestError:
+    print("again")
+"""
+
 # A program of somebody's own, whose build tells when LLVM begins.
 OWN_PROGRAM = """
 import sys
@@ -160,6 +188,16 @@ def test_a_build_ends_without_its_compilers(tiny_checkpoint, tmp_path, folders, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("moment", [1, 9_000, 22_300, 22_600, 22_900, 23_200, 30_000, 60_000, 91_000, 10_000_000])
+def test_an_interrupted_first_build_spoils_no_later_one(folders, moment):
+    """numpy, whose import it strikes, loads once in a process."""
+    command = [sys.executable, "-c", FIRST_BUILD, str(moment)]
+    done = subprocess.run(command, env=environment_of(folders), capture_output=True, text=True, check=False)
+    expected = "KeyboardInterrupt" if moment < 1_000_000 else "IngestError"
+    assert (done.returncode, done.stdout) == (0, f"{expected}\nagain\n"), done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps_s", [(), (0.01,), (0.05, 0.05)])
 def test_a_build_in_a_program_ends_with_its_compilers(tiny_checkpoint, folders, gaps_s):
     """By the exception of the first Ctrl-C, whatever the others come to: no thread is left in LLVM as Python ends."""
@@ -197,3 +235,16 @@ def test_at_any_moment(tiny_checkpoint, tmp_path, folders, number):
         assert not has_traceback and "Exception" not in err, (moment, err)
         assert code == 128 + number or (code == 0 and moment >= 60_000), (moment, code, err)
     assert left_in(folders) == []
+
+
+FIRST_LOAD = FIRST_BUILD.replace('pyc.build({"model": "nowhere/at/all"})', 'pyc.load("nowhere.pyca")').replace(
+    "IngestError", "MissingArtifactError"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [100, 2_900, 3_300, 3_700, 4_500, 40_000])
+def test_an_interrupted_first_load_spoils_no_later_one(folders, moment):
+    command = [sys.executable, "-c", FIRST_LOAD, str(moment)]
+    done = subprocess.run(command, env=environment_of(folders), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "KeyboardInterrupt\nagain\n"), done.stderr
