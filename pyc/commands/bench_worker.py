@@ -229,6 +229,7 @@ def main() -> None:
         reply = Failure(type(error).__name__, str(error))
     except Exception as error:  # noqa: BLE001 -- who asked reports it
         reply = Failure("RunError", f"bench: {type(error).__name__}: {error}")
-    sys.stdout.buffer.write(msgspec.json.encode(reply))
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # who asked has ended
+        sys.stdout.buffer.write(msgspec.json.encode(reply))
+        sys.stdout.flush()
     os._exit(0)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -217,3 +218,13 @@ def test_more_than_the_context_is_refused(pyc, decoder_artifact, sizes):
     code, out, err = pyc("bench", decoder_artifact, *sizes)
     assert (code, out) == (9, "")
     assert "exceed the context of 64" in err
+
+
+def test_a_worker_whose_parent_has_ended_says_nothing():
+    command = [sys.executable, "-c", "from pyc.commands.bench_worker import main; main()"]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    worker.stdout.close()
+    worker.stdin.write(b"{}")
+    worker.stdin.close()
+    assert (worker.stderr.read(), worker.wait(60)) == (b"", 0)
+    worker.stderr.close()
