@@ -69,7 +69,7 @@ class EmulatedProgram:
 
     def __init__(self, module, buckets, isa, folder):
         toolchain, target = Toolchain(cache_directory()), find_isa(isa)
-        builder, self._functions = _program(module, buckets, {target.gemm_strategy})
+        builder, self._functions = _program(module, buckets, {target.gemm_strategy}, lambda: None)
         functions = builder.variants["simd"].functions
         self._lists = {function.symbol: function for function in functions}
         symbols = list(self._lists)
