@@ -68,14 +68,14 @@ class Workers(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more, and wait for what runs, whatever interrupts that; an interruption is raised behind it."""
+        """Take no more, and wait for what runs, whatever interrupts that; the first interruption is raised behind it."""
         super().shutdown(wait=False, cancel_futures=cancel_futures)
         interruption: BaseException | None = None
         while wait and (left := tuple(self._open)):
             try:
                 _end(left)
             except BaseException as error:  # noqa: BLE001 -- raised below
-                interruption = error
+                interruption = interruption or error
         super().shutdown(wait)
         if interruption is not None:
             raise interruption
