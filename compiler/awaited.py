@@ -68,7 +68,7 @@ class Workers(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more, and wait for what runs, whatever interrupts that; the first interruption is raised behind it."""
+        """Take no more, and wait for what runs, whatever interrupts that; the first interruption is raised then."""
         super().shutdown(wait=False, cancel_futures=cancel_futures)
         interruption: BaseException | None = None
         while wait and (left := tuple(self._open)):
