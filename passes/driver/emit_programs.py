@@ -6,6 +6,7 @@ that releases the interpreter lock.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -147,14 +148,13 @@ class ProgramCompiler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()  # no further instruction set is begun
-        if error is not None:
+        with contextlib.ExitStack() as last:  # each of these, whatever interrupts another
             for backend in self._backends:
-                backend.stop()
-        try:
-            self._pool.shutdown(cancel_futures=True)
-        finally:
-            for backend in self._backends:
-                backend.close()
+                last.callback(backend.close)
+            last.callback(self._pool.shutdown, cancel_futures=True)
+            if error is not None:
+                for backend in self._backends:
+                    last.callback(backend.stop)
 
 
 def emit_programs(lowered: Lowered, recipe: Recipe, cache: Cache) -> Iterator[Emitted]:

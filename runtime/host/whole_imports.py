@@ -6,6 +6,7 @@ process by SIGSEGV.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # typeshed has signal alone
 import contextlib
 import signal
 import sys
@@ -13,10 +14,12 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+# `_signal`, since the functions of `signal` catch a ValueError, be it that of a handler which runs in them.
+
 
 @contextlib.contextmanager
 def whole_imports() -> Iterator[None]:
-    """Have the handlers of signals that arrive inside run at the end of the block."""
+    """Have the handlers of signals that arrive inside run at the end of the block. The first exception is raised."""
     arrived: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -25,18 +28,31 @@ def whole_imports() -> Iterator[None]:
     former: dict[int, signal._HANDLER] = {}
     try:
         if threading.current_thread() is threading.main_thread():  # the one that runs them
-            for each in map(int, signal.valid_signals()):
-                handler = signal.getsignal(each)
+            for number in map(int, _signal.valid_signals()):
+                handler = _signal.getsignal(number)
                 if callable(handler):
-                    former[each] = handler
-                    with contextlib.suppress(ValueError):  # an interpreter beside the first has none
-                        signal.signal(each, note)
+                    former[number] = handler
+                    _signal.signal(number, note)
         yield
     finally:
-        for number, handler in former.items():
-            with contextlib.suppress(ValueError):
-                signal.signal(number, handler)
-        for each in arrived:
-            handler = former[each]
-            if callable(handler):
-                handler(each, sys._getframe())
+        _restore(former, arrived)
+
+
+def _restore(former: dict[int, signal._HANDLER], arrived: list[int]) -> None:
+    """Install the handlers again, each whatever those that are there again raise, and run those of `arrived`."""
+    problem: BaseException | None = None
+    left = dict(former)
+    while left or arrived:
+        try:
+            while left:
+                number = next(iter(left))
+                _signal.signal(number, left[number])
+                del left[number]
+            while arrived:
+                handler = former[number := arrived.pop(0)]
+                if callable(handler):
+                    handler(number, sys._getframe())
+        except BaseException as error:  # noqa: BLE001 -- raised below
+            problem = problem or error
+    if problem is not None:
+        raise problem
