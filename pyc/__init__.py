@@ -108,10 +108,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'pyc' has no attribute {name!r}; public names are {', '.join(__all__)}")
     import importlib
 
-    from pyc.runtime.host.whole_imports import whole_imports
+    from pyc.runtime.host.whole_imports import import_whole
 
-    with whole_imports():
-        return getattr(importlib.import_module(home), name)
+    import_whole(home)
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self, Unpack, cast, overload
+from typing import NamedTuple, Unpack, cast, overload
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.token_stream import Batch, TokenStream
-from pyc.runtime.host.handle import Handle
+from pyc.runtime.host.handle import ClosingHandle
 from pyc.runtime.loading import Loaded, LoadOptions, load_executor
 from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
@@ -35,7 +34,7 @@ from pyc.runtime.text.tokenizer import Tokenizer
 CLOSED = "this model is closed; load the artifact again"
 
 
-class Model(Handle):
+class Model(ClosingHandle):
     """An artifact ready to run. Close it, or use it as a context manager, to give its memory back.
 
     What it is asked for and cannot do is a RunError: text for a model without a tokenizer, messages for one without a
@@ -307,14 +306,6 @@ class Model(Handle):
         if isinstance(parts.work, Scheduler):
             parts.work.close(CLOSED)
         parts.executor.stop_arriving()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Open(NamedTuple):

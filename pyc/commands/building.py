@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from pyc.runtime.host.whole_imports import whole_imports
+from pyc.runtime.host.whole_imports import import_whole
 
 if TYPE_CHECKING:
     from pyc.compiler.recipe.types import Recipe
@@ -56,13 +56,14 @@ def build(
         output, key, dump_ir = _from_here(output), _from_here(key), _from_here(dump_ir)
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
-        with whole_imports():
-            from pyc.passes.driver.build import build as build_quietly
-            from pyc.passes.driver.build_arguments import check_flags
-            from pyc.passes.driver.build_programs import build_programs
+        import_whole("pyc.passes.driver.build")
+        from pyc.passes.driver.build import build as build_quietly
+        from pyc.passes.driver.build_arguments import check_flags
 
         check_flags(program_only=program_only)
         if program_only:
+            from pyc.passes.driver.build_programs import build_programs
+
             return build_programs(
                 recipe,
                 output=output,
@@ -118,8 +119,8 @@ def attach(
         output, key = _from_here(output), _from_here(key)
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
-        with whole_imports():
-            from pyc.passes.driver.attach import attach as attach_quietly
+        import_whole("pyc.passes.driver.attach")
+        from pyc.passes.driver.attach import attach as attach_quietly
 
         return attach_quietly(
             program,

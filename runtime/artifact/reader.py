@@ -19,8 +19,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -45,7 +44,7 @@ from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.trust.keys import verify_signature
 from pyc.runtime.artifact.validate import check_header, tensor_bytes
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.handle import Handle
+from pyc.runtime.host.handle import ClosingHandle
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.places import Place, open_place, place_of
 from pyc.runtime.sources.protocol import Mode, RemoteSource, Source, as_remote
@@ -65,7 +64,7 @@ PIECE_BYTES = 1 << 20
 """What is read at a time of a chunk that is hashed and not kept."""
 
 
-class Artifact(Handle):
+class Artifact(ClosingHandle):
     """An open artifact. Arrays already handed out stay valid after `close`."""
 
     _instead = "open its file in each process, and share the Artifact between threads"
@@ -220,14 +219,6 @@ class Artifact(Handle):
         if self._arrival is not None:
             self._arrival.stop()
         self._source.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _unknown(self, kind: str, name: str, known: Iterable[str]) -> ArtifactError:
         near = difflib.get_close_matches(name, list(known), n=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Self, overload
 from pyc.runtime.errors import RunError
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import Scheduler
-from pyc.runtime.host.handle import Handle
+from pyc.runtime.host.handle import ClosingHandle
 from pyc.runtime.text.counted import counted
 
 INTERRUPTED = "generate: an interruption ended this request and those given with it; ask again"
@@ -42,20 +41,8 @@ class _Submission:
                 request.fail(RunError(INTERRUPTED))
 
 
-class _Cancelled(Handle):
-    """What the end of a `with` block, or an `async with` one, cancels."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Cancel what is left."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class _Cancelled(ClosingHandle):
+    """What the end of an `async with` block cancels, too."""
 
     async def aclose(self) -> None:
         """`close`, for contextlib.aclosing."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn, SupportsIndex
+from abc import abstractmethod
+from types import TracebackType
+from typing import ClassVar, NoReturn, Self, SupportsIndex
 
 
 class Handle:
@@ -15,3 +17,19 @@ class Handle:
         name = type(self).__name__
         article = "an" if name[0] in "AEIOU" else "a"
         raise TypeError(f"{article} {name} cannot be pickled or copied; {self._instead}")
+
+
+class ClosingHandle(Handle):
+    """One that the end of a `with` block closes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

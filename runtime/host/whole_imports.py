@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # typeshed has signal alone
 import contextlib
+import importlib
 import signal
 import sys
 import threading
@@ -15,6 +16,13 @@ from collections.abc import Iterator
 from types import FrameType
 
 # `_signal`, since the functions of `signal` catch a ValueError, be it that of a handler which runs in them.
+
+
+def import_whole(name: str) -> None:
+    """Import a module that is not there yet."""
+    if name not in sys.modules:
+        with whole_imports():
+            importlib.import_module(name)
 
 
 @contextlib.contextmanager

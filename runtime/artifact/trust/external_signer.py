@@ -53,8 +53,7 @@ def _run(words: list[str], message: bytes) -> bytes:
     try:
         answer = ask(words, message, TIMEOUT_SECONDS, MAX_OUTPUT_BYTES)
     except NoAnswerError as error:
-        more = ", which no key or signature has" if "printed more" in str(error) else ""
-        raise ArtifactError(f"{error}{more}") from error
+        raise ArtifactError(str(error)) from error
     if answer.code:
         raise ArtifactError(f"ended with exit code {answer.code}{f': {answer.said}' if answer.said else ''}")
     return answer.printed
